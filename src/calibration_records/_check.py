@@ -117,7 +117,7 @@ def one_of(name: str, value: Any, allowed: Collection[Any], *, also: str = "") -
         you mean 'loop'?
     """
     if value not in allowed:
-        raise refused(name, f"one of {allowed}{also}", value, _suggestion([value], allowed))
+        raise refused(name, f"one of {allowed}{also}", value, _suggest_names([value], allowed))
 
 
 def instance(name: str, value: Any, kind: type, expected: str, remedy: str = "") -> None:
@@ -155,23 +155,24 @@ def known(
         # A table has left out columns of the same name.
         if repeated := {*unknown} & getattr(available, "repeated", frozenset()):
             raise ValueError(
-                f"{what}. Received: several columns {_listed(sorted(repeated))}. Keep one of each "
-                "name, or rename the others."
+                f"{what}. Received: several columns {_list_names(sorted(repeated))}. Keep one of "
+                "each name, or rename the others."
             )
         received = (
-            f"{'no ' if missing else ''}{_listed(unknown)}. {_suggestion(unknown, available)}"
+            f"{'no ' if missing else ''}{_list_names(unknown)}. "
+            f"{_suggest_names(unknown, available)}"
         )
         raise ValueError(
-            f"{what}. Received: {received.rstrip()} Available: {_listed(available)}. "
+            f"{what}. Received: {received.rstrip()} Available: {_list_names(available)}. "
             f"{remedy}".rstrip()
         )
 
 
-def _suggestion(unknown: Iterable[Any], available: Iterable[Any]) -> str:
+def _suggest_names(unknown: Iterable[Any], available: Iterable[Any]) -> str:
     """A suggestion of similar names, in upper or lower case; empty if there is none.
 
     Example:
-        >>> _suggestion(["sites"], ["hour", "SITE"])
+        >>> _suggest_names(["sites"], ["hour", "SITE"])
         "Did you mean 'SITE'?"
     """
     names = {str(name).casefold(): name for name in available}
@@ -180,11 +181,11 @@ def _suggestion(unknown: Iterable[Any], available: Iterable[Any]) -> str:
     return f"Did you mean {' or '.join(map(repr, unique))}?" if unique else ""
 
 
-def _listed(names: Collection[Any]) -> str:
+def _list_names(names: Collection[Any]) -> str:
     """The first twenty names, and how many more there are.
 
     Example:
-        >>> _listed(range(22))
+        >>> _list_names(range(22))
         '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, … and 2 more'
     """
     first = ", ".join(map(repr, itertools.islice(names, 20))) or "none"

@@ -174,7 +174,7 @@ def refuse_rows(
         )
 
 
-def _refused_input(name: str, expected: str, received: str) -> ValueError:
+def _make_input_error(name: str, expected: str, received: str) -> ValueError:
     return ValueError(f"Input {name} must {expected}. Received: {received}.")
 
 
@@ -189,10 +189,10 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         values = converted(values)
     if isinstance(values, np.ma.MaskedArray):
         remedy = "Pass values.tolist(), which has None where something is masked"
-        raise _refused_input(name, "be an array without a mask", f"a masked array. {remedy}")
+        raise _make_input_error(name, "be an array without a mask", f"a masked array. {remedy}")
     is_list = isinstance(values, list | tuple | range)
     if not (is_list or hasattr(values, "__array__") or np.isscalar(values)):
-        raise _refused_input(
+        raise _make_input_error(
             name, "be an array or a column of a table", f"{type(values).__name__}. Convert it"
         )
     is_arrow = type(values).__module__.partition(".")[0] == "pyarrow"
@@ -206,7 +206,7 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         )
         array = np.asarray(values, object if has_texts else None)
     except ValueError as error:
-        raise _refused_input(name, "hold rows of one length", str(error)) from error
+        raise _make_input_error(name, "hold rows of one length", str(error)) from error
     # NumPy's strings of any length, with its missing values.
     return array.astype(object) if array.dtype.kind == "T" else array
 
@@ -268,7 +268,7 @@ def column_of(values: Any, name: str) -> np.ndarray:
         for value in set(array.reshape(-1).tolist()):
             text_of(value, name)
     if array.dtype.kind not in "biufOSU" and array.dtype.name not in EXACT_WHOLE_NUMBERS:
-        raise _refused_input(
+        raise _make_input_error(
             name,
             "hold numbers or strings",
             f"dtype {array.dtype}. Convert it, a date for example to the month as a string",
@@ -294,10 +294,10 @@ def exact_ids(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     if array.dtype.kind in "OSUbi" or not array.size:
         return array
     if array.dtype.kind != "u":
-        return _whole(array, name, reader)
+        return _read_whole_numbers(array, name, reader)
     if int(array.max()) > np.iinfo(np.int64).max:
         received = f"{array.max()}. Convert them to strings, for a StringLookup"
-        raise _refused_input(name, "hold whole numbers below 2⁶³", received)
+        raise _make_input_error(name, "hold whole numbers below 2⁶³", received)
     return array
 
 
@@ -312,12 +312,12 @@ def holds(dtype: str) -> int:
     return EXACT_WHOLE_NUMBERS.get(dtype, 2**63)
 
 
-def _whole(array: np.ndarray, name: str, reader: str) -> np.ndarray:
+def _read_whole_numbers(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     """Floats that are whole numbers, as int64."""
     numbers = array if array.dtype.kind == "f" else array.astype("float32")
     flat = numbers.reshape(-1)
     if (missing := np.isnan(flat)).any():
-        raise _refused_input(
+        raise _make_input_error(
             name,
             f"hold {reader}, without missing values",
             f"nan in row {missing.argmax()}. Fill them with an id: -1, or the one used in training",
@@ -331,7 +331,7 @@ def _refuse_merged(flat: np.ndarray, dtype: str, name: str, reader: str) -> None
     """Raises if a float is so large that neighbouring whole numbers may have become equal to it."""
     far = np.flatnonzero(np.abs(flat) >= holds(dtype))
     if len(far):
-        raise _refused_input(
+        raise _make_input_error(
             name,
             f"hold {reader}, exactly",
             f"{flat[far[0]]:.0f} in row {far[0]} as {dtype}, where ids may be rounded. Read the "
@@ -344,7 +344,7 @@ def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
     fractions = np.flatnonzero(flat != np.floor(flat))
     if len(fractions):
         first = f"{float(flat[fractions[0]])} in row {fractions[0]}"
-        raise _refused_input(name, f"hold {reader}", f"{first}. Name other numbers in `numeric`")
+        raise _make_input_error(name, f"hold {reader}", f"{first}. Name other numbers in `numeric`")
 
 
 def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -> np.ndarray:
@@ -363,7 +363,7 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
         return np.array(strings, np.str_ if are_short else object).reshape(array.shape)
     if not all(issubclass(kind, NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
-        raise _refused_input(
+        raise _make_input_error(
             name,
             "hold numbers or strings",
             f"objects of the types {names}. Convert the column to numbers or to strings",
@@ -384,9 +384,9 @@ def text_of(value: object, name: str) -> str:
         text = value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
         received = f'{value!r}. Decode it first, as by value.decode("latin-1")'
-        raise _refused_input(name, "hold strings of UTF-8", received) from error
+        raise _make_input_error(name, "hold strings of UTF-8", received) from error
     if text.endswith("\0"):  # Keras' lookups would drop it, and merge two values
-        raise _refused_input(
+        raise _make_input_error(
             name, "hold strings that do not end in a null character", f"{text!r}. Replace it"
         )
     return text

@@ -15,7 +15,7 @@ def decimals_of(size: float, digits: int = 2) -> int:
         >>> decimals_of(0.0123), decimals_of(48.0), decimals_of(0.0996)
         (3, 0, 2)
     """
-    return max(0, digits - 1 - _exponent(size, digits))
+    return max(0, digits - 1 - _find_exponent(size, digits))
 
 
 def significant(value: float, digits: int, sign: str = "") -> str:
@@ -29,7 +29,7 @@ def significant(value: float, digits: int, sign: str = "") -> str:
         return "0"
     if not math.isfinite(value):
         return f"{value:{sign}g}"
-    if _LEAST_EXPONENT <= _exponent(value, digits) <= _MOST_EXPONENT:
+    if _LEAST_EXPONENT <= _find_exponent(value, digits) <= _MOST_EXPONENT:
         return f"{value:{sign},.{decimals_of(value, digits)}f}"
     return f"{value:{sign}.{digits - 1}e}"
 
@@ -41,8 +41,8 @@ def to_error(value: float, error: float, sign: str = "") -> str:
         >>> to_error(0.372612, 0.0021), to_error(0.5, 0.0), to_error(-0.00001, 0.01, "+")
         ('0.3726', '0.5', '+0.000')
     """
-    exponent = _exponent(error, 2)
-    num_digits = _exponent(value, 2) - exponent + 2
+    exponent = _find_exponent(error, 2)
+    num_digits = _find_exponent(value, 2) - exponent + 2
     is_known = math.isfinite(value) and math.isfinite(error) and error > 0
     # No error, or one that is itself rounding: nothing says which digits count.
     if not is_known or num_digits > _MOST_DIGITS:
@@ -62,7 +62,7 @@ def with_error(value: float, error: float, sign: str = "") -> str:
     return f"{to_error(value, error, sign)} ± {to_error(error, error)}"
 
 
-def _exponent(size: float, digits: int) -> int:
+def _find_exponent(size: float, digits: int) -> int:
     """The exponent of ten of a size, rounded to so many digits."""
     # Rounding comes first: 0.0996 is 0.10 to two digits.
     if size == 0 or not math.isfinite(size):

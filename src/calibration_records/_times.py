@@ -23,7 +23,7 @@ def times_of(values: Any, name: str) -> np.ndarray:
         values = getattr(values, "dt", values).tz_convert(None)
     array = as_array(values, name)
     if array.dtype.kind == "O" and any(isinstance(time, datetime.date) for time in array.flat):
-        array = np.array([_moment(time) for time in array.flat], dtype="datetime64[us]")
+        array = np.array([_convert_to_utc(time) for time in array.flat], dtype="datetime64[us]")
     if array.dtype.kind == "M":
         return array.astype("datetime64[us]").reshape(-1)
     is_no_time = array.dtype.kind in "SUm"
@@ -37,7 +37,7 @@ def times_of(values: Any, name: str) -> np.ndarray:
     return numbers_of(array, "Times").astype(np.float64).reshape(-1)
 
 
-def _moment(value: Any) -> np.datetime64:
+def _convert_to_utc(value: Any) -> np.datetime64:
     """A date or time, or a missing one, in UTC."""
     if is_missing(value):
         return np.datetime64("NaT", "us")

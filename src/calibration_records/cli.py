@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["runs", "no-such-folder"])
         2
     """
-    options = _parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -57,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ERROR
     except Exception as error:
         # All exceptions: Python's own exit code, 1, would mean "undecided" or "alert".
-        _say(_message(error))
+        _say(_describe_error(error))
         return ERROR
 
 
-def _message(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, ValueError | OSError | ImportError):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -107,7 +107,7 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(ERROR)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = _Parser(
         prog="keras-calibration",
         description="Compare pipelines over seeds, and monitor a scored log.",
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         required=True, metavar="COMMAND"
     )
     runs = commands.add_parser("runs", help="list the pipelines of a ledger")
-    runs.set_defaults(command=_runs)
+    runs.set_defaults(command=_list_runs)
     comparison = commands.add_parser(
         "compare",
         help="compare two pipelines",
@@ -144,7 +144,7 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--epoch",
-        type=_epoch,
+        type=_parse_epoch,
         default="kept",
         help="kept, last, best or a number; default: %(default)s, whose weights the run kept",
     )
@@ -168,22 +168,24 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--looks",
-        type=_looks,
+        type=_parse_looks,
         default="advised",
         help="advised, any, or the planned number of looks at the growing ledger; default: "
         "%(default)s, which lets you train 'about k more seeds each' and look again",
     )
 
 
-def _epoch(text: str) -> int | str:
-    return text if text in ("kept", "last", "best") else _integer(text, "kept, last, best or ")
+def _parse_epoch(text: str) -> int | str:
+    return (
+        text if text in ("kept", "last", "best") else _parse_integer(text, "kept, last, best or ")
+    )
 
 
-def _looks(text: str) -> int | str | None:
-    return text if text == "advised" else None if text == "any" else _integer(text, "any or ")
+def _parse_looks(text: str) -> int | str | None:
+    return text if text == "advised" else None if text == "any" else _parse_integer(text, "any or ")
 
 
-def _integer(text: str, others: str) -> int:
+def _parse_integer(text: str, others: str) -> int:
     if not text.removeprefix("-").isdigit():
         raise argparse.ArgumentTypeError(f"expected {others}an integer, received {text!r}")
     return int(text)
@@ -198,7 +200,7 @@ def _open(options: argparse.Namespace) -> Ledger:
     return Ledger(path)
 
 
-def _runs(options: argparse.Namespace) -> tuple[str, int]:
+def _list_runs(options: argparse.Namespace) -> tuple[str, int]:
     by_pipeline: dict[str, list[RunRecord]] = {}
     for run in _open(options).runs():
         by_pipeline.setdefault(run["pipeline"], []).append(run)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-# Number of open blocks of `_without_replica_sums`; the last one restores what the first patched.
+# Number of open blocks of `_skip_replica_sums`; the last one restores what the first patched.
 _blocks_without_sums = 0
 _COUNT_BLOCKS = threading.Lock()
 
@@ -156,14 +156,14 @@ def throwaway_layers() -> Iterator[None]:
     # TensorFlow keeps 35 kB for each new name of a variable, in its cache of eager kernels.
     names = restart_names()
     try:
-        with _unnumbered_variables(), _without_replica_sums():
+        with _name_without_numbers(), _skip_replica_sums():
             yield
     finally:
         restart_names(names)
 
 
 @contextlib.contextmanager
-def _unnumbered_variables() -> Iterator[None]:
+def _name_without_numbers() -> Iterator[None]:
     """Names TensorFlow's variables without their scope and its numbers.
 
     The user's layers around them have numbered names: see `throwaway_layers`. TensorFlow does not
@@ -187,7 +187,7 @@ def _unnumbered_variables() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_replica_sums() -> Iterator[None]:
+def _skip_replica_sums() -> Iterator[None]:
     """Makes Keras' optimizers skip the sum of gradients over replicas if there is only one replica.
 
     On TensorFlow this sum has a custom gradient, which keeps the traced step in memory (see

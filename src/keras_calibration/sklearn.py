@@ -142,7 +142,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             warn("Argument `cv` has no effect on a frozen classifier.")
         if is_frozen:
             self.estimator_ = base
-            scores = self._scores(base, X)
+            scores = self._predict_scores(base, X)
             fold = np.zeros(len(labels), np.int64)
         else:
             base_weights = weights if has_fit_parameter(base, "sample_weight") else None
@@ -152,18 +152,18 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
                     "them."
                 )
             # The classifier gets y itself: its `class_weight`, for example, may name classes.
-            self.estimator_ = _fitted(base, X, y, base_weights, np.arange(len(labels)))
-            scores, fold = self._held_out_scores(X, y, base_weights, groups)
+            self.estimator_ = _fit_classifier(base, X, y, base_weights, np.arange(len(labels)))
+            scores, fold = self._cross_fit_scores(X, y, base_weights, groups)
         used = fold >= 0
         has_splits = not (is_frozen or self.cv is None or isinstance(self.cv, int))
         self.model_ = calibrate_scores(
             scores[used],
             labels[used],
-            {name: column[used] for name, column in self._columns(X).items()} or None,
+            {name: column[used] for name, column in self._read_columns(X).items()} or None,
             None if weights is None else weights[used],
             from_logits=not hasattr(self.estimator_, "predict_proba"),
-            fields=[_name(column) for column in self.fields],
-            numeric=[_name(column) for column in self.numeric],
+            fields=[_name_column(column) for column in self.fields],
+            numeric=[_name_column(column) for column in self.numeric],
             methods=self.methods,
             folds=fold[used] if has_splits else None,
             groups=None if groups is None else np.asarray(groups)[used],
@@ -179,11 +179,11 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         """Calibrated probabilities (n, K) of the classes, in the order of `classes_`."""
         check_is_fitted(self)
         # First, because the classifier checks the shape of X.
-        scores = self._scores(self.estimator_, X).astype("float32")
+        scores = self._predict_scores(self.estimator_, X).astype("float32")
         validate_data(self, X, reset=False, skip_check_array=True)
-        probabilities = self.model_.predict({SCORE: scores, **self._columns(X)}, verbose=0).astype(
-            np.float64
-        )
+        probabilities = self.model_.predict(
+            {SCORE: scores, **self._read_columns(X)}, verbose=0
+        ).astype(np.float64)
         if probabilities.shape[1] == 1:
             return np.concatenate([1 - probabilities, probabilities], axis=1)
         # Exact in float64: scikit-learn's functions check the sums.
@@ -202,7 +202,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         tags.classifier_tags.multi_class = kinds is None or kinds.multi_class
         return tags
 
-    def _scores(self, classifier: Any, X: Any) -> np.ndarray:
+    def _predict_scores(self, classifier: Any, X: Any) -> np.ndarray:
         """Scores (n, K) in the order of `classes_`, or of two classes those of the second, (n,)."""
         has_probabilities = hasattr(classifier, "predict_proba")
         predict = classifier.predict_proba if has_probabilities else classifier.decision_function
@@ -226,7 +226,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         columns = columns[:, np.argsort(classes)]
         return columns[:, 1] if num_classes == 2 else columns
 
-    def _held_out_scores(
+    def _cross_fit_scores(
         self, X: Any, y: Any, weights: np.ndarray | None, groups: ArrayLike | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores of each row by a classifier fitted to other rows, and its fold, or -1."""
@@ -247,28 +247,28 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
                     "Merge rare classes, or use stratified splits.",
                 )
             fold[test] = number
-            scores[test] = self._scores(
-                _fitted(self.estimator, X, y, weights, train), _safe_indexing(X, test)
+            scores[test] = self._predict_scores(
+                _fit_classifier(self.estimator, X, y, weights, train), _safe_indexing(X, test)
             )
         return scores, fold
 
-    def _columns(self, X: Any) -> dict[str, np.ndarray]:
+    def _read_columns(self, X: Any) -> dict[str, np.ndarray]:
         """The columns of `fields` and `numeric` by their names as inputs of the model."""
         rows = X if hasattr(X, "shape") else np.asarray(X)
         given = [*self.fields, *self.numeric]
-        columns = {_name(column): _safe_indexing(rows, column, axis=1) for column in given}
+        columns = {_name_column(column): _safe_indexing(rows, column, axis=1) for column in given}
         return {
             name: values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
             for name, values in columns.items()
         }
 
 
-def _fitted(base: Any, X: Any, y: Any, weights: np.ndarray | None, rows: np.ndarray) -> Any:
+def _fit_classifier(base: Any, X: Any, y: Any, weights: np.ndarray | None, rows: np.ndarray) -> Any:
     """A new classifier, fitted to some rows."""
     arguments = {} if weights is None else {"sample_weight": weights[rows]}
     return sklearn.base.clone(base).fit(_safe_indexing(X, rows), y[rows], **arguments)
 
 
-def _name(column: str | int) -> str:
+def _name_column(column: str | int) -> str:
     """The name of a column as an input of the calibrated model."""
     return column if isinstance(column, str) else f"column_{column}"

@@ -19,7 +19,7 @@ from backends import (
     on_a_gpu,
 )
 from keras_calibration._ops.piecewise_linear import (
-    _sums_of_hats,
+    _sum_hats,
     decrease_penalty,
     hat_basis,
     isotonic_values,
@@ -273,7 +273,7 @@ def test_sums_of_hats_continue_at_the_ends(knots):
         share = (logit - knots[left]) / (knots[left + 1] - knots[left])
         expected[[left, left + 1]] += row * np.array([1 - share, share])
     tensors = [keras.ops.convert_to_tensor(a, "float32") for a in (rows, logits, knots)]
-    np.testing.assert_allclose(_sums_of_hats(*tensors), expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(_sum_hats(*tensors), expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.quick_cases(1)

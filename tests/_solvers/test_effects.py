@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_calibration._solvers.effects import _inverse, solve_blocks
+from keras_calibration._solvers.effects import _invert, solve_blocks
 
 
 def positive_definite(num_blocks, size, scale):
@@ -28,7 +28,7 @@ def test_solutions_are_those_of_the_general_solver(num_blocks, size, scale):
 @pytest.mark.parametrize("scale", [1.0, 1e3])
 def test_an_inverse_is_symmetric_and_leaves_its_matrix(scale):
     (matrix,) = positive_definite(1, 40, scale)
-    kept, inverse = matrix.copy(), _inverse(matrix)
+    kept, inverse = matrix.copy(), _invert(matrix)
     units = np.sqrt(np.diag(matrix))
     np.testing.assert_allclose(
         inverse * units * units[:, None], np.linalg.inv(matrix) * units * units[:, None], atol=1e-9
@@ -39,7 +39,7 @@ def test_an_inverse_is_symmetric_and_leaves_its_matrix(scale):
 
 def test_a_matrix_that_rounding_makes_indefinite_is_solved_too():
     matrix = np.array([[1.0, 2.0], [2.0, 1.0]])
-    np.testing.assert_allclose(_inverse(matrix), np.linalg.inv(matrix))
+    np.testing.assert_allclose(_invert(matrix), np.linalg.inv(matrix))
     right = np.array([[1.0], [0.0]])
     np.testing.assert_allclose(
         solve_blocks(matrix[None], right[None])[0], np.linalg.solve(matrix, right)

@@ -45,7 +45,7 @@ def test_the_filter_is_the_mean_given_the_knots_up_to_each():
     generator = np.random.default_rng(0)
     level, variance = generator.normal(size=6), generator.uniform(0.1, 1, 6)
     steps = generator.uniform(0.1, 1, 5)
-    path = lasting_level._filtered(level, variance, steps)
+    path = lasting_level._filter_level(level, variance, steps)
     for column, share in enumerate(lasting_level._SHARES):
         places = share * np.append(0, np.cumsum(steps))
         for last in range(1, 7):
@@ -57,7 +57,7 @@ def test_the_filter_is_the_mean_given_the_knots_up_to_each():
 
 def test_what_is_served_is_the_filtered_level_at_the_last_knot(monkeypatch):
     paths, fits = [], []
-    filtered, lasting = lasting_level._filtered, lasting_level.with_lasting_level
+    filtered, lasting = lasting_level._filter_level, lasting_level.with_lasting_level
 
     def recorded_path(*arguments):
         paths.append(filtered(*arguments))
@@ -67,7 +67,7 @@ def test_what_is_served_is_the_filtered_level_at_the_last_knot(monkeypatch):
         fits[:] = fit, lasting(fit, rows)
         return fits[1]
 
-    monkeypatch.setattr(lasting_level, "_filtered", recorded_path)
+    monkeypatch.setattr(lasting_level, "_filter_level", recorded_path)
     monkeypatch.setattr(field_bias, "with_lasting_level", recorded_fit)
     served(lambda time: 0.5 * np.sin(2 * np.pi * 3 * time), 6000)
     before, after = (fit.curves[-1] for fit in fits)
@@ -87,7 +87,7 @@ def test_forward_errors_are_those_of_each_origin():
         shares = np.array([1 / variance[k] for k in later])
         mean = sum(s * level[k] for s, k in zip(shares, later, strict=True)) / shares.sum()
         expected += len(later) / 4 * (mean - path[knot]) ** 2
-    received = lasting_level._forward_errors(level, variance, path)
+    received = lasting_level._sum_forward_errors(level, variance, path)
     np.testing.assert_allclose(received, expected)
 
 

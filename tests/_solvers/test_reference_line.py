@@ -68,7 +68,7 @@ scores_of_any_kind = st.one_of(
 @given(scores=scores_of_any_kind, sample_size=st.integers(1, 400))
 def test_quantiles_are_those_of_numpy_whatever_the_sample_of_rows(scores, sample_size):
     with mock.patch.object(module, "_SAMPLE_SIZE", sample_size):
-        quantiles = module._quantiles(scores, None)
+        quantiles = module._find_quantiles(scores, None)
     assert quantiles == np.quantile(scores, (0.16, 0.5, 0.84), method="inverted_cdf").tolist()
 
 
@@ -80,7 +80,7 @@ def test_quantiles_of_many_rows_are_those_of_numpy(order):
     elif order == "of a period":  # every row of the sample is far above the others
         scores[::6] += 1e3
     expected = np.quantile(scores, (0.16, 0.5, 0.84), method="inverted_cdf")
-    assert module._quantiles(scores, None) == expected.tolist()
+    assert module._find_quantiles(scores, None) == expected.tolist()
 
 
 def test_weights_have_no_unit_and_rows_of_weight_0_do_not_count():

@@ -136,7 +136,7 @@ def test_trees_serve_the_bias_of_their_fit(monkeypatch):
     assert abs(fit.bias) > 1e-4
     inner = np.asarray(head.head(logits[:, None]))
     columns = [logits[:, None].astype("float32"), inner]
-    seen = head._tree_columns(columns, features, np.asarray(head._categories))
+    seen = head._stack_tree_columns(columns, features, np.asarray(head._categories))
     trees = fit.model.predict(np.asarray(seen), raw_score=True)
     expected = inner[:, 0] + trees + fit.bias
     np.testing.assert_allclose(np.asarray(head(logits, features))[:, 0], expected, atol=1e-5)

@@ -20,7 +20,7 @@ EQUIVALENT = {
     "(two_sum(values, ops.convert_to_tensor(self._total)))": (
         "The error of a sum of two numbers does not depend on their order."
     ),
-    f"{_SRC}/calibration/cross_fitted_scores.py _share_of_change: 1.0 → 2.0": (
+    f"{_SRC}/calibration/cross_fitted_scores.py _choose_share: 1.0 → 2.0": (
         "The next line makes it 1."
     ),
     f"{_SRC}/_solvers/softmax_fit.py fit_vector: 4.0 → 8.0": (

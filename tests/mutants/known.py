@@ -18,7 +18,7 @@ KNOWN = (
     ("np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])", "np.arange(len(seen))"),
     ("~is_at_bound | (gradient < 0)", "~is_at_bound | (gradient > 0)"),
     ("np.sum((a < b) + 0.5 * (a == b))", "np.sum(a <= b)"),
-    ("(a.size * _placements(a, b) - same) / (a.size - 1)", "_placements(a, b)"),
+    ("(a.size * _compute_placements(a, b) - same) / (a.size - 1)", "_compute_placements(a, b)"),
     ("shrink = (growth - 1) / growth", "shrink = 1 / growth"),
     ("np.sqrt(2 * variance * level + third**2) + third", "np.sqrt(2 * variance * level)"),
     ("np.diff(value, prepend=-1)", "np.diff(value, prepend=0)"),

@@ -148,8 +148,8 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     }
     # Two losses of the same runs tell ranking from calibration.
     plain, calibrated = loss_partners(deciding, common)
-    calibration = _calibration(plain, calibrated, runs, plan)
-    power = _power(metrics[deciding], runs, plan, question.delta, noise)
+    calibration = _measure_calibration(plain, calibrated, runs, plan)
+    power = _estimate_power(metrics[deciding], runs, plan, question.delta, noise)
     # If the plain loss decides, the model is served as it was trained: gains by calibration count.
     verdict = judge(
         metrics[deciding],
@@ -213,7 +213,7 @@ def _compare_metric(
     )
 
 
-def _calibration(
+def _measure_calibration(
     plain: str | None, calibrated: str | None, runs: Sequence[PipelineRuns], plan: Plan
 ) -> dict[str, Any]:
     """How calibration affects the difference and its noise, as fields of `Comparison`."""
@@ -230,7 +230,7 @@ def _calibration(
     how: dict[str, Any] = {"paired": plan.paired, "confidence": plan.shown}
     fields["surviving_share"] = surviving_share(losses, corrected, **how)
     fields["seeds_needed"] = {
-        name: _seeds_needed(float(b.mean() - a.mean()), _variance(a, b, plan), plan)
+        name: _count_seeds_needed(float(b.mean() - a.mean()), _estimate_variance(a, b, plan), plan)
         for name, (a, b) in ((plain, losses), (calibrated, corrected))
     }
     if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS:
@@ -238,12 +238,12 @@ def _calibration(
     return fields
 
 
-def _variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
+def _estimate_variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
     """The variance of the difference between single runs."""
     return float(np.var(b - a, ddof=1) if plan.paired else a.var(ddof=1) + b.var(ddof=1))
 
 
-def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
+def _count_seeds_needed(effect: float, variance: float, plan: Plan) -> int:
     """Seeds of each pipeline that detect a difference of this size."""
     # A power calculation may say 2, but no exact test decides with fewer than `fewest` runs.
     return max(
@@ -252,7 +252,7 @@ def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
     )
 
 
-def _power(
+def _estimate_power(
     deciding: MetricComparison,
     runs: Sequence[PipelineRuns],
     plan: Plan,
@@ -271,7 +271,7 @@ def _power(
         half = float(special.stdtrit(degrees, (1 + plan.level) / 2)) * error
     elif difference is not None:
         error, degrees = standard_error(a, b, paired=plan.paired)
-        variance = _variance(a, b, plan)
+        variance = _estimate_variance(a, b, plan)
         half = (difference.high - difference.low) / 2
     else:
         return {}
@@ -281,5 +281,5 @@ def _power(
         "standard_error": error,
         "degrees": degrees,
         "smallest_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,
-        "more_seeds": max(1, _seeds_needed(effect, variance, plan) - plan.num_runs),
+        "more_seeds": max(1, _count_seeds_needed(effect, variance, plan) - plan.num_runs),
     }

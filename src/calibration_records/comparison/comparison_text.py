@@ -21,13 +21,19 @@ _HEADER = ("metric", "A mean±std", "B mean±std", "B − A [interval]", "B wins
 
 def comparison_text(comparison: Comparison) -> str:
     """The comparison for a terminal: verdict and reason, table, figures, notes; 100 columns."""
-    first = [f"Verdict: {comparison.verdict}", *_reason(comparison), _heading(comparison)]
-    last = [*_figures(comparison), *(f"! {note}" for note in comparison.notes)]
+    first = [
+        f"Verdict: {comparison.verdict}",
+        *_explain_decision(comparison),
+        _format_heading(comparison),
+    ]
+    last = [*_format_figures(comparison), *(f"! {note}" for note in comparison.notes)]
     above, below = ([part for line in lines for part in wrap(line)] for lines in (first, last))
-    return "\n".join([*above, "", *_narrow_grid(_metric_rows(comparison)), "", *below]).rstrip()
+    return "\n".join(
+        [*above, "", *_narrow_grid(_format_metric_rows(comparison)), "", *below]
+    ).rstrip()
 
 
-def _reason(comparison: Comparison) -> list[str]:
+def _explain_decision(comparison: Comparison) -> list[str]:
     """The figures that decide, and the rule by which they do; empty without a difference."""
     # A verdict of calibration rests on both losses, any other on one.
     names = (
@@ -41,10 +47,10 @@ def _reason(comparison: Comparison) -> list[str]:
         for name, metric in comparison.metrics.items()
         if name in names and (found := metric.difference) is not None
     ]
-    return [*figures, _rule(comparison)] if figures or comparison.seed_noise else []
+    return [*figures, _explain_rule(comparison)] if figures or comparison.seed_noise else []
 
 
-def _rule(comparison: Comparison) -> str:
+def _explain_rule(comparison: Comparison) -> str:
     """Why the figures decide, or why they do not."""
     question, verdict = comparison.question, comparison.verdict
     judged = comparison.deciding.judged or comparison.difference
@@ -70,7 +76,7 @@ def _rule(comparison: Comparison) -> str:
     return rules.get(verdict.outcome, f"Decided, since p < {level}.")
 
 
-def _heading(comparison: Comparison) -> str:
+def _format_heading(comparison: Comparison) -> str:
     """The pipelines, their numbers of runs, the pairing, and the intervals of the table."""
     number = len(set(comparison.a.seeds) & set(comparison.b.seeds))
     # Say why shared seeds are not used, as a reader would expect pairs.
@@ -87,9 +93,9 @@ def _heading(comparison: Comparison) -> str:
     return f"{heading}; {100 * confidence:.5g} % intervals by {comparison.method}"
 
 
-def _figures(comparison: Comparison) -> list[str]:
+def _format_figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
-    lines = [_probability_line(comparison)] if comparison.standard_error else []
+    lines = [_describe_probability(comparison)] if comparison.standard_error else []
     if (effect := comparison.smallest_detectable_effect) is not None:
         lines.append(f"smallest detectable effect: {significant(effect, 2)} with 80 % power")
     bias, share = comparison.bias_share, comparison.surviving_share
@@ -103,19 +109,20 @@ def _figures(comparison: Comparison) -> list[str]:
     # nothing.
     if share is not None and math.isfinite(share.low):
         lines.append(
-            f"surviving share: calibrating both would leave {_percent(share)} of the "
+            f"surviving share: calibrating both would leave {_format_percent(share)} of the "
             f"difference in {plain}"
         )
     if bias is not None and math.isfinite(bias.low):
         lines.append(
-            f"bias share: calibration removes {_percent(bias)} of the seed variance of {plain}"
+            f"bias share: calibration removes {_format_percent(bias)} of the seed variance of "
+            f"{plain}"
         )
     if share is not None and math.isfinite(share.value):
-        lines.append(f"planning: {_seeds_text(comparison)}")
+        lines.append(f"planning: {_describe_seeds_needed(comparison)}")
     return lines
 
 
-def _probability_line(comparison: Comparison) -> str:
+def _describe_probability(comparison: Comparison) -> str:
     """The probability that B is better, and the noise by which it is judged."""
     # Never "100 %": a probability is not a certainty.
     probability = 100 * comparison.probability_b_better()
@@ -130,7 +137,7 @@ def _probability_line(comparison: Comparison) -> str:
     return f"P(B is better): {shown} % for this look alone, with {prior}; it does not decide"
 
 
-def _seeds_text(comparison: Comparison) -> str:
+def _describe_seeds_needed(comparison: Comparison) -> str:
     """How many seeds each loss needs to detect the difference of the two pipelines."""
     parts: list[str] = []
     for name, number in (comparison.seeds_needed or {}).items():
@@ -155,26 +162,26 @@ def interval(estimate: Estimate) -> str:
         value, low, high = (significant(end, 3) for end in ends)
         return f"{value} [{low}, {high}]"
     # One power of ten for the figure and both ends, so that they can be compared at a glance.
-    power, suffix = _power_of_ten(largest)
+    power, suffix = _find_power_of_ten(largest)
     # Digits beyond the second of the half-width are noise. Beyond the ninth, all are rounding.
     places = min(decimals_of(half / power), 9)
     value, low, high = (f"{end / power:z,.{places}f}" for end in ends)
     return f"{value} [{low}, {high}]{suffix}"
 
 
-def _power_of_ten(size: float) -> tuple[float, str]:
+def _find_power_of_ten(size: float) -> tuple[float, str]:
     """The power by which to divide a size and its error, and how it is printed after them."""
     exponent = math.floor(math.log10(size)) if size > 0 else 0
     return (1.0, "") if -2 <= exponent <= 5 else (10.0**exponent, f" e{exponent}")
 
 
-def _percent(share: Estimate, form: str = "{} % [{} %, {} %]") -> str:
+def _format_percent(share: Estimate, form: str = "{} % [{} %, {} %]") -> str:
     """A share and its interval in percent, to a digit of the half-width.
 
     Example:
-        >>> _percent(Estimate(0.614, 0.41, 2.18))
+        >>> _format_percent(Estimate(0.614, 0.41, 2.18))
         '61 % [41 %, 218 %]'
-        >>> _percent(Estimate(0.9958, 0.9934, 0.9981), "{} [{}–{}]")
+        >>> _format_percent(Estimate(0.9958, 0.9934, 0.9981), "{} [{}–{}]")
         '99.6 [99.3–99.8]'
     """
     places = decimals_of(100 * (share.high - share.low) / 2, 1)
@@ -192,32 +199,32 @@ def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _metric_rows(comparison: Comparison) -> list[list[str]]:
+def _format_metric_rows(comparison: Comparison) -> list[list[str]]:
     """The header and a row of texts for each metric."""
     held_out = comparison.metric.startswith("val_")
     header = [f"{_HEADER[0]} (held out)" if held_out else _HEADER[0], *_HEADER[1:]]
-    return [header, *(_row(metric, held_out) for metric in comparison.metrics.values())]
+    return [header, *(_format_row(metric, held_out) for metric in comparison.metrics.values())]
 
 
-def _row(metric: MetricComparison, held_out: bool) -> list[str]:
+def _format_row(metric: MetricComparison, held_out: bool) -> list[str]:
     difference = metric.difference
     # Paired runs are compared under one seed, independent ones across seeds.
     beats = metric.b_beats_a_same_seed or metric.b_beats_a
     p_value = None if difference is None else difference.p_value
     return [
         terminal_safe(metric.metric).removeprefix("val_" if held_out else ""),
-        _mean_and_std(metric.mean_a, metric.std_a),
-        _mean_and_std(metric.mean_b, metric.std_b),
+        _format_mean_and_std(metric.mean_a, metric.std_a),
+        _format_mean_and_std(metric.mean_b, metric.std_b),
         "no interval" if difference is None else interval(difference),
-        "" if beats is None else _percent(beats, "{} [{}–{}]"),
+        "" if beats is None else _format_percent(beats, "{} [{}–{}]"),
         "" if p_value is None else f"{p_value:#.2g}" if p_value >= 1e-4 else "<1e-4",
     ]
 
 
-def _mean_and_std(mean: float, std: float) -> str:
+def _format_mean_and_std(mean: float, std: float) -> str:
     if not math.isfinite(mean):
         return "none"
     if not math.isfinite(std):
         return significant(mean, 5)
-    power, suffix = _power_of_ten(max(abs(mean), std))
+    power, suffix = _find_power_of_ten(max(abs(mean), std))
     return with_error(mean / power, std / power).replace(" ", "") + suffix

@@ -20,20 +20,20 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
         optimistic'
     """
     runs = (comparison.a, comparison.b)
-    notes = _calibration_notes(comparison)
+    notes = _note_calibration(comparison)
     if comparison.question.epoch == "best":
         notes.append(
             "values are from the best epoch of each run, chosen on the same rows: they are too "
             "optimistic"
         )
-    notes += [note for pipeline in runs for note in _excluded_notes(pipeline)]
-    notes += [note for pipeline in runs for note in _seed_notes(pipeline, comparison.metric)]
+    notes += [note for pipeline in runs for note in _note_excluded_runs(pipeline)]
+    notes += [note for pipeline in runs for note in _note_equal_runs(pipeline, comparison.metric)]
     if len({run["num_rows"] for pipeline in runs for run in pipeline.records} - {None}) > 1:
         notes.append("the runs were evaluated on different numbers of rows")
     return tuple(notes)
 
 
-def _calibration_notes(comparison: Comparison) -> list[str]:
+def _note_calibration(comparison: Comparison) -> list[str]:
     """Notes on plain and calibrated losses that decide differently."""
     if comparison.plain_metric is None or comparison.calibrated_metric is None:
         return []
@@ -58,7 +58,7 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
     return []
 
 
-def _excluded_notes(runs: PipelineRuns) -> list[str]:
+def _note_excluded_runs(runs: PipelineRuns) -> list[str]:
     """Notes on excluded runs: they may be the worst ones."""
     reasons = (
         (runs.num_diverged, "diverged"),
@@ -70,7 +70,7 @@ def _excluded_notes(runs: PipelineRuns) -> list[str]:
     return [f"{runs.pipeline}: excluded runs: {', '.join(excluded)}"] if excluded else []
 
 
-def _seed_notes(runs: PipelineRuns, metric: str) -> list[str]:
+def _note_equal_runs(runs: PipelineRuns, metric: str) -> list[str]:
     """Notes on runs that started from equal weights or have equal values."""
     # Runs of different seeds whose initial weights have one hash did not vary what they should.
     hashes = [run["initial_weights"] for run in runs.records if run["initial_weights"]]

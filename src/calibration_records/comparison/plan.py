@@ -52,11 +52,13 @@ class Plan(NamedTuple):
         The second is `None` if it equals the first; both are `None` with too few runs.
         """
         return (
-            self._difference(a, b, self.shown),
-            None if self.shown == self.level else self._difference(a, b, self.level),
+            self._estimate_difference(a, b, self.shown),
+            None if self.shown == self.level else self._estimate_difference(a, b, self.level),
         )
 
-    def _difference(self, a: RunValues, b: RunValues, confidence: float) -> Estimate | None:
+    def _estimate_difference(
+        self, a: RunValues, b: RunValues, confidence: float
+    ) -> Estimate | None:
         """The mean of B − A with its interval; `None` with too few runs."""
         num_pairs = min(len(a), len(b))
         if num_pairs < 2:

@@ -18,7 +18,7 @@ _LARGEST_TIME = 10**11
 _YEAR = 365 * 86400
 
 
-def _kind_of(column: str, types: Mapping[str, str]) -> str:
+def _find_kind(column: str, types: Mapping[str, str]) -> str:
     """The type of a column without its arguments, such as DECIMAL."""
     return types[column].split("(")[0]
 
@@ -31,7 +31,7 @@ def number_of(column: str) -> str:
 def field_value(column: str, types: Mapping[str, str]) -> str:
     """A field value, in a type and spelling that do not depend on the source."""
     name = quoted(column)
-    kind = _kind_of(column, types)
+    kind = _find_kind(column, types)
     if kind in (*WHOLE, "VARCHAR", "BOOLEAN", '"NULL"'):
         return name
     # Sources differ in types; a value must get one spelling, else it would be several values.
@@ -49,7 +49,7 @@ def key_of(column: str, types: Mapping[str, str]) -> str:
     Whole numbers that a data frame stores as floats, because one is missing, count as whole.
     """
     name = quoted(column)
-    kind = _kind_of(column, types)
+    kind = _find_kind(column, types)
     # Without its sign bit, any signed number is an unsigned key.
     key, signed = f"hash({name}::VARCHAR)", f"({name}::BIGINT & {2**63 - 1})::UBIGINT"
     if kind in _SIGNED:
@@ -68,7 +68,7 @@ def time_of(column: str | None, types: Mapping[str, str]) -> str:
     if column is None:
         raise ValueError("Argument `timestamp` must name the column of the times. Received: None.")
     name = quoted(column)
-    kind = _kind_of(column, types)
+    kind = _find_kind(column, types)
     # Numbers are seconds; larger ones, most likely milliseconds, become NULL, which is refused.
     if kind in _NUMBERS:
         seconds = f"{name}::DOUBLE"

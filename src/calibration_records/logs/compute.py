@@ -106,7 +106,7 @@ def _check_totals(
         if first_row is not None:
             first = first_row(f"NOT valid_{kind}" if state == "invalid" else name)
         if state == "invalid":
-            raise _refusal(sums, kind, first)
+            raise _build_row_error(sums, kind, first)
         example = ""
         if first is not None and kind == "time":
             day = datetime.datetime.fromtimestamp(first["t"], datetime.UTC).date()
@@ -114,7 +114,7 @@ def _check_totals(
         warn(f"{totals[name][0]:,.0f} of {sums.num_rows:,} rows have {_ODD[kind].format(example)}")
 
 
-def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None) -> ValueError:
+def _build_row_error(sums: LogSums, kind: str, first: Mapping[str, Any] | None) -> ValueError:
     """The error that tells how many rows are invalid, with `first`, the first invalid row."""
     count, example = int(sums.table(TOTALS)[f"invalid_{kind}"][0]), ""
     remedy = _CONVERT if kind == "time" else "Check the name of the column."

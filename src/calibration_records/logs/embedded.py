@@ -38,9 +38,9 @@ class Embedded:
     log: ScoredLog
 
     def __enter__(self) -> Embedded:
-        duckdb = _duckdb()
+        duckdb = _import_duckdb()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_refusals(self.log))
+            stack.enter_context(_translate_errors(self.log))
             # Sums beyond the memory limit go to a folder of their own, removed with the connection.
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="keras-calibration-", ignore_cleanup_errors=True)
@@ -78,13 +78,13 @@ class Embedded:
         import pyarrow
 
         sql = f"SELECT {', '.join(columns)} FROM ({rows_sql(self.log, self.types, selection)})"
-        with _refusals(self.log):
+        with _translate_errors(self.log):
             for batch in self._relation().query("log", sql).to_arrow_reader(_ROWS_OF_BATCH):
                 arrays = (array_of(pyarrow.chunked_array([part])) for part in batch.columns)
                 yield dict(zip(columns, arrays, strict=True))
 
     def _run(self, sql: str) -> pyarrow.Table:
-        with _refusals(self.log):
+        with _translate_errors(self.log):
             return self._relation().query("log", sql).to_arrow_table()
 
 
@@ -113,12 +113,12 @@ def log_batches(
 
 def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
     """The sums of tables of sums, by their keys."""
-    duckdb = _duckdb()
+    duckdb = _import_duckdb()
     import pyarrow
 
     try:
         together = pyarrow.concat_tables(
-            map(_without_guessed_types, tables), promote_options="permissive"
+            map(_drop_guessed_types, tables), promote_options="permissive"
         )
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise ValueError(
@@ -134,7 +134,7 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
         return connection.from_arrow(together).query("parts", sql).to_arrow_table()
 
 
-def _without_guessed_types(table: pyarrow.Table) -> pyarrow.Table:
+def _drop_guessed_types(table: pyarrow.Table) -> pyarrow.Table:
     """The table, with no type where a column of keys holds no value.
 
     Sources guess the type of such a column: pandas reads it as numbers, even among texts.
@@ -163,9 +163,9 @@ def array_of(column: pyarrow.ChunkedArray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _refusals(log: ScoredLog) -> Iterator[None]:
+def _translate_errors(log: ScoredLog) -> Iterator[None]:
     """Errors of DuckDB and Arrow that the user's data or arguments cause, as a `ValueError`."""
-    duckdb = _duckdb()
+    duckdb = _import_duckdb()
     import pyarrow
 
     try:
@@ -183,7 +183,7 @@ def _refusals(log: ScoredLog) -> Iterator[None]:
         raise ValueError(f"The log cannot be read.{about} Received: {error}") from error
 
 
-def _duckdb() -> Any:
+def _import_duckdb() -> Any:
     with installed("duckdb", "Scored logs are read by DuckDB and pyarrow."):
         import duckdb
         import pyarrow  # noqa: F401

@@ -46,7 +46,7 @@ class Periods:
     def start(self, time: str | datetime.date) -> int:
         """The start of a time's period, in seconds since 1970; without a zone, times are in UTC."""
         # Converting to a coarser unit rounds down to the start of the period.
-        at = _utc(time).astype(f"datetime64[{_UNITS[self.length]}]")
+        at = _convert_to_utc(time).astype(f"datetime64[{_UNITS[self.length]}]")
         if self.length == "week":
             # Back to Monday: 1970 began on a Thursday, three days after one.
             at -= (at.astype(int) + 3) % 7
@@ -76,7 +76,7 @@ class Periods:
         return str(np.datetime64(int(start), "s").astype(f"datetime64[{unit}]"))
 
 
-def _utc(time: str | datetime.date) -> np.datetime64:
+def _convert_to_utc(time: str | datetime.date) -> np.datetime64:
     """A time in UTC."""
     if isinstance(time, str):
         time = datetime.datetime.fromisoformat(time)

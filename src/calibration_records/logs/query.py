@@ -65,11 +65,11 @@ class Query:
         keys = [
             f"{expression} AS {quoted('key_' + name)}" for name, expression in self.keys.items()
         ]
-        sums = [f"{_sum(term)}::DOUBLE AS {quoted(name)}" for name, term in self.sums.items()]
+        sums = [f"{_write_sum(term)}::DOUBLE AS {quoted(name)}" for name, term in self.sums.items()]
         return f"SELECT {', '.join(keys + sums)} FROM ({rows}) GROUP BY ALL"
 
 
-def _sum(expression: str) -> str:
+def _write_sum(expression: str) -> str:
     """A sum over rows; 0 without rows."""
     return "count(*)" if expression == "1" else f"coalesce(sum({expression}), 0)"
 
@@ -186,7 +186,7 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
     ]
     keys = {"bin": "bin"}
     if num_folds > 1 or bias_fraction is not None:
-        steps += _hash_steps(seed)
+        steps += _write_hash_steps(seed)
         # The upper 24 bits, which float32 holds exactly, as in the metric on the device.
         uniform = "(h >> 8)::FLOAT * (2.0 ** -24)::FLOAT"
         keys["group"] = (
@@ -254,7 +254,7 @@ def num_groups(query: Query) -> Query:
     )
 
 
-def _hash_steps(seed: int) -> list[dict[str, str]]:
+def _write_hash_steps(seed: int) -> list[dict[str, str]]:
     """`_ops.folds.hashed_uniform` of the row key, up to the last shift, as h."""
     # The finalizer of MurmurHash3, in 64 bits and cut to 32 after each product.
     return [

@@ -40,8 +40,8 @@ def ray_sums(log: ScoredLog, queries: Mapping[str, Query], selection: Selection)
             "row_key=None. Name a column, or use metrics without folds, such as "
             "CalibratedLogLoss(num_folds=1)."
         )
-    blocks = _narrowed(log).map_batches(
-        partial(_sums_of_block, log=log.of(None), queries=dict(queries), selection=selection),
+    blocks = _select_used_columns(log).map_batches(
+        partial(_sum_block, log=log.of(None), queries=dict(queries), selection=selection),
         batch_format="pyarrow",
         batch_size=None,
         num_cpus=log.num_threads or 1,
@@ -57,7 +57,7 @@ def ray_sums(log: ScoredLog, queries: Mapping[str, Query], selection: Selection)
     return LogSums.merged([merged, *parts])
 
 
-def _sums_of_block(
+def _sum_block(
     block: pyarrow.Table, log: ScoredLog, queries: Mapping[str, Query], selection: Selection
 ) -> pyarrow.Table:
     """The sums of a block as a table of one row, or the reason why it was refused."""
@@ -75,7 +75,7 @@ def _sums_of_block(
     return pyarrow.table({"sums": [sums.to_bytes()], "refusal": [refusal]})
 
 
-def _narrowed(log: ScoredLog) -> ray.data.Dataset:
+def _select_used_columns(log: ScoredLog) -> ray.data.Dataset:
     """The data set with only the columns in use, if its schema is known before it is read."""
     schema = log.source.schema(fetch_if_missing=False)
     if schema is None:

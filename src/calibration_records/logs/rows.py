@@ -71,18 +71,20 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
             "valid_time": is_time(time),
             "odd_time": is_odd_time(time),
         }
-        conditions += _period_conditions(time, selection.ends)
+        conditions += _write_period_conditions(time, selection.ends)
     # The line break ends a comment at the end of the user's condition.
     rows = f"(SELECT * FROM log WHERE ({log.where}\n))" if log.where else "log"
-    rows = f"SELECT {_selected(columns)} FROM {rows} WHERE {' AND '.join(conditions) or 'true'}"
-    return _with_losses(rows, log, types)
+    rows = (
+        f"SELECT {_write_columns(columns)} FROM {rows} WHERE {' AND '.join(conditions) or 'true'}"
+    )
+    return _add_losses(rows, log, types)
 
 
-def _selected(columns: Mapping[str, str]) -> str:
+def _write_columns(columns: Mapping[str, str]) -> str:
     return ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
 
 
-def _period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[str]:
+def _write_period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[str]:
     """Leaves rows of other times out; unreadable times stay, so that a later check refuses them."""
     # A plain comparison of the column lets DuckDB skip parts of files by their statistics.
     return [
@@ -92,7 +94,7 @@ def _period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[s
     ]
 
 
-def _with_losses(rows: str, log: ScoredLog, types: Mapping[str, str]) -> str:
+def _add_losses(rows: str, log: ScoredLog, types: Mapping[str, str]) -> str:
     """Rows with logit, probability and log loss, and whether their columns are valid."""
     has_whole_labels = types[log.label] in WHOLE
     # The statistics of a Parquet file leave NaN out, and DuckDB believes them: `given <= 1` alone
@@ -104,12 +106,12 @@ def _with_losses(rows: str, log: ScoredLog, types: Mapping[str, str]) -> str:
     }
     if log.logit is None:
         columns |= {
-            "l": f"ln({_not_0('given')} / {_not_0('1 - given')})",
+            "l": f"ln({_keep_above_0('given')} / {_keep_above_0('1 - given')})",
             "p": "given",
             # A label of 0 or 1 needs one logarithm: `|1 - y - p|` is the probability of the label.
-            "loss": f"-ln({_not_0('abs(1 - y - given)')})"
+            "loss": f"-ln({_keep_above_0('abs(1 - y - given)')})"
             if has_whole_labels
-            else f"-(1 - y) * ln({_not_0('1 - given')}) - y * ln({_not_0('given')})",
+            else f"-(1 - y) * ln({_keep_above_0('1 - given')}) - y * ln({_keep_above_0('given')})",
             "valid_prediction": "(isfinite(given) AND given >= 0 AND given <= 1) IS TRUE",
         }
     else:
@@ -118,18 +120,18 @@ def _with_losses(rows: str, log: ScoredLog, types: Mapping[str, str]) -> str:
             "p": "1 / (1 + exp(-given))",
             # `softplus(l) - y l` without overflow: `max(±l, 0) + log(1 + exp(-|l|))`.
             "loss": "(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + "
-            + _log1p("exp(-abs(given))"),
+            + _write_log1p("exp(-abs(given))"),
             "valid_prediction": "isfinite(given) IS TRUE",
         }
-    return f"SELECT *, {_selected(columns)} FROM ({rows})"
+    return f"SELECT *, {_write_columns(columns)} FROM ({rows})"
 
 
-def _not_0(probability: str) -> str:
+def _keep_above_0(probability: str) -> str:
     """A probability, or 1 minus one, as the metrics take its logarithm."""
     return f"greatest({SMALLEST_PROBABILITY!r}, {probability})"
 
 
-def _log1p(x: str) -> str:
+def _write_log1p(x: str) -> str:
     """log(1 + x) without loss of digits where x is small (Kahan)."""
     return f"CASE WHEN 1 + {x} = 1 THEN {x} ELSE ln(1 + {x}) * ({x}) / ((1 + {x}) - 1) END"
 

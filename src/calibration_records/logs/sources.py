@@ -37,25 +37,25 @@ def open_source(
 
     source, kind = log.source, type(log.source).__module__.partition(".")[0]
     if isinstance(source, str | os.PathLike | list | tuple):
-        rows = _rows_of_files(connection, source)
+        rows = _read_files(connection, source)
         check_columns(log, [name for name in rows.columns if name not in (ROW_NUMBER, FILE_NAME)])
         return lambda: rows
     if isinstance(source, duckdb.DuckDBPyRelation):
         # The user's connection reads the rows, and ours sums them, so that the user's settings,
         # such as the time zone, do not change the sums.
-        part = source.project(", ".join(map(quoted, _needed(log, source.columns))))
-        return lambda: _counted(connection.from_arrow(part.to_arrow_reader(1 << 16)))
+        part = source.project(", ".join(map(quoted, _find_used_columns(log, source.columns))))
+        return lambda: _number_rows(connection.from_arrow(part.to_arrow_reader(1 << 16)))
     if kind == "pandas" and hasattr(source, "columns"):
-        needed = _needed(log, [*map(str, source.columns)])
+        needed = _find_used_columns(log, [*map(str, source.columns)])
         frame = source.loc[:, [str(name) in needed for name in source.columns]]
         table = pyarrow.Table.from_pandas(frame, preserve_index=False)
     elif kind == "polars" and hasattr(source, "collect_schema"):
         names = source.collect_schema().names()
-        table = source.lazy().select(_needed(log, names)).collect().to_arrow()
+        table = source.lazy().select(_find_used_columns(log, names)).collect().to_arrow()
     elif isinstance(source, pyarrow.Table | pyarrow.RecordBatch):
-        table = source.select(_needed(log, source.schema.names))
+        table = source.select(_find_used_columns(log, source.schema.names))
     elif kind == "pyarrow" and hasattr(source, "to_table"):  # a data set, read as it is summed
-        _needed(log, source.schema.names)
+        _find_used_columns(log, source.schema.names)
         table = source
     else:
         raise ValueError(
@@ -63,11 +63,11 @@ def open_source(
             "an Arrow table or data set, a pandas or Polars data frame, a DuckDB relation or a Ray "
             f"data set. Received: {type(source).__name__}."
         )
-    rows = _counted(connection.from_arrow(table))
+    rows = _number_rows(connection.from_arrow(table))
     return lambda: rows
 
 
-def _needed(log: ScoredLog, columns: Sequence[str]) -> list[str]:
+def _find_used_columns(log: ScoredLog, columns: Sequence[str]) -> list[str]:
     """The columns that the log names, also in `where`; others may have types that DuckDB lacks."""
     check_columns(log, columns)
     # A name anywhere in `where` keeps its column: better one too many than a parser of SQL.
@@ -80,7 +80,7 @@ def _needed(log: ScoredLog, columns: Sequence[str]) -> list[str]:
     ]
 
 
-def _counted(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+def _number_rows(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     """The rows with their numbers."""
     return rows.query(
         "source",
@@ -88,11 +88,11 @@ def _counted(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     )
 
 
-def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb.DuckDBPyRelation:
+def _read_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb.DuckDBPyRelation:
     """The rows of files of one kind."""
     names = [source] if isinstance(source, str | os.PathLike) else source
     paths = list(
-        dict.fromkeys(path for name in names for path in _paths(connection, os.fspath(name)))
+        dict.fromkeys(path for name in names for path in _find_paths(connection, os.fspath(name)))
     )
     csv = [path for path in paths if re.search(r"\.csv(\.gz|\.zst)?$", path, re.IGNORECASE)]
     if not paths or 0 < len(csv) < len(paths):
@@ -105,13 +105,13 @@ def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb
     files = f"[{', '.join(map(text, literal))}]"
     options = f"union_by_name = true, hive_partitioning = false, filename = {text(FILE_NAME)}"
     if csv:
-        return _counted(connection.sql(f"FROM read_csv({files}, {options}, {_CSV_OPTIONS})"))
+        return _number_rows(connection.sql(f"FROM read_csv({files}, {options}, {_CSV_OPTIONS})"))
     read = f"FROM read_parquet({files}, {options})"
     rows = connection.sql(read)
     if {"file_index", "file_row_number"} & set(map(str.casefold, rows.columns)):
-        return _counted(rows)
+        return _number_rows(rows)
     # The number of a row is the first number of its file plus its place there, which each thread
-    # knows; counting rows (`_counted`) would bind all threads to one order.
+    # knows; counting rows (`_number_rows`) would bind all threads to one order.
     counts = connection.sql(f"SELECT num_rows FROM parquet_file_metadata({files})").fetchall()
     starts = [*itertools.accumulate((count for (count,) in counts), initial=0)]
     return connection.sql(
@@ -120,7 +120,7 @@ def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb
     )
 
 
-def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
+def _find_paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
     """The files of a path, folder, glob or address."""
     is_folder = os.path.isdir(name)
     name = name.rstrip("/")

@@ -63,7 +63,7 @@ class LogSums:
 
     def table(self, name: str) -> dict[str, np.ndarray]:
         """A table as column → array, in the order of its keys; columns of strings are objects."""
-        table = _in_order(self._tables[name])
+        table = _sort_by_keys(self._tables[name])
         return {column: array_of(table.column(column)) for column in table.column_names}
 
     def columns(self, name: str, columns: Sequence[str]) -> np.ndarray:
@@ -84,7 +84,7 @@ class LogSums:
             # The sums of all rows cannot be split; "rows" takes their place in each part.
             if name == TOTALS:
                 continue
-            table = _in_order(table)
+            table = _sort_by_keys(table)
             periods = array_of(table.column("key_period"))
             table = table.drop_columns(["key_period"])
             ends = np.searchsorted(periods, starts, side="right").tolist()
@@ -162,7 +162,7 @@ class LogSums:
             raise damaged("path", path, "LogSums.save") from error
 
 
-def _in_order(table: pyarrow.Table) -> pyarrow.Table:
+def _sort_by_keys(table: pyarrow.Table) -> pyarrow.Table:
     """A table in the order of its keys. Arrow sorts several times as fast as DuckDB."""
     keys = [name for name in table.column_names if name.startswith("key_")]
     return table.sort_by([(name, "ascending") for name in keys]) if keys else table
@@ -180,12 +180,14 @@ def whole_numbers(values: np.ndarray) -> np.ndarray | None:
     if values.dtype != object:
         return values
     try:
-        return np.array([-1 if value is None else _whole(value) for value in values], np.int64)
+        return np.array(
+            [-1 if value is None else _parse_whole_number(value) for value in values], np.int64
+        )
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _whole(value: object) -> int:
+def _parse_whole_number(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.0*)?", value):
         return int(value.partition(".")[0])
     if isinstance(value, int):

@@ -89,14 +89,14 @@ class PeriodLosses:
         search = BiasSearch(*(np.array([value]) for value in start))
         with np.errstate(divide="ignore", invalid="ignore"):
             for _ in range(LARGEST_NUM_STEPS):
-                search = search.improved(np, _total, self._terms, "float64")
+                search = search.improved(np, _sum_values, self._terms, "float64")
                 if not search.moved > TOLERANCE:
                     break
         return float(search.result(np)[0])
 
     def mean_loss(self, bias: float) -> float:
         """The mean log loss of `σ(l + c)`; NaN where the bins are too wide for a bias."""
-        losses, _ = log_loss_and_weight(np, _total, self._terms, np.array([bias]))
+        losses, _ = log_loss_and_weight(np, _sum_values, self._terms, np.array([bias]))
         return float(losses[0]) / self.num_rows
 
     def bounds(self, confidence: float) -> tuple[float, float, float]:
@@ -133,16 +133,16 @@ class PeriodLosses:
         return expected, float(expected - half_width), float(expected + half_width)
 
 
-def _total(parts: list[np.ndarray]) -> list[np.ndarray]:
+def _sum_values(parts: list[np.ndarray]) -> list[np.ndarray]:
     return [np.sum(part, axis=-1) for part in parts]
 
 
 def field_rce(sums: Sums) -> float:
     """Field-RCE of the sums of the values of a field."""
-    return float(_terms(sums, sums.positives).sum() / sums.rows.sum())
+    return float(_compute_terms(sums, sums.positives).sum() / sums.rows.sum())
 
 
-def _terms(sums: Sums, positives: np.ndarray) -> np.ndarray:
+def _compute_terms(sums: Sums, positives: np.ndarray) -> np.ndarray:
     """The term of each value in a Field-RCE, times the number of all rows."""
     error = np.abs(positives - sums.predicted) * sums.rows
     return error / (positives + FIELD_RCE_EPSILON * sums.rows)
@@ -173,7 +173,7 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
     num_draws = int(np.clip(_NUM_DRAWN // len(predicted), 20, 1000))
     powers = np.zeros((3, len(predicted)))
     for drawn in drawn_field_sums(np.stack(columns, axis=1), num_draws):
-        drawn_terms = _terms(sums, drawn[:, 1])
+        drawn_terms = _compute_terms(sums, drawn[:, 1])
         powers += np.stack([drawn_terms, drawn_terms**2, drawn_terms**3]) / num_draws
     first, second, third = powers
     mean = first.sum()

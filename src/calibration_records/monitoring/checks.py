@@ -71,15 +71,15 @@ def report_of(
         risk=false_alarms_per_year / num_kinds / PER_YEAR[length],
     )
     reports, bias = [], math.nan  # the bias of the last period that determines one
-    rates = _rates([Periods(length).name(start) for start in starts], period_rows, budget)
+    rates = _check_rates([Periods(length).name(start) for start in starts], period_rows, budget)
     for rate, moments in zip(rates, period_moments(sums), strict=True):
         losses = PeriodLosses(moments)
-        reports.append(_period_report(rate, losses, bias, budget))
+        reports.append(_check_period(rate, losses, bias, budget))
         # A period is scored with the bias of the period before it, as a model served with that
         # bias.
         bias = bias if math.isnan(losses.bias) else losses.bias
     every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
-    (overall,) = _shifted_rates(every, length, budget)
+    (overall,) = _check_values(every, length, budget)
     return MonitorReport(
         length,
         false_alarms_per_year,
@@ -87,13 +87,13 @@ def report_of(
         overall,
         reports,
         fields={
-            name.removeprefix(FIELD): _field_report(value_sums(sums, name), length, budget)
+            name.removeprefix(FIELD): _check_field(value_sums(sums, name), length, budget)
             for name in fields
         },
     )
 
 
-def _period_report(
+def _check_period(
     rate: RateCheck, losses: PeriodLosses, bias: float, budget: Budget
 ) -> PeriodReport:
     """The checks of a period, with the bias known before it."""
@@ -115,7 +115,7 @@ def _period_report(
     )
 
 
-def _field_report(values: ValueSums, length: str, budget: Budget) -> FieldReport:
+def _check_field(values: ValueSums, length: str, budget: Budget) -> FieldReport:
     """The checks of a field and of its values, the values with most rows first."""
     # Compare the error with what chance alone gives, not with 0.
     error = field_rce(values.totals)
@@ -127,12 +127,12 @@ def _field_report(values: ValueSums, length: str, budget: Budget) -> FieldReport
         deviation,
         high,
         is_off=error > high,
-        values=_shifted_rates(values, block_length(length), budget),
+        values=_check_values(values, block_length(length), budget),
         num_values=len(values.names),
     )
 
 
-def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateCheck]:
+def _check_values(values: ValueSums, length: str, budget: Budget) -> list[RateCheck]:
     """The rates of the values with most rows, and of all values that have shifted."""
     years = 1 / PER_YEAR[length]
     num_tests = budget.num_kinds * len(values.names)
@@ -153,9 +153,9 @@ def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateC
     # The number of years for all checks of the report together: evidence divided by the number of
     # tests. The limit keeps it finite, as JSON has no infinity.
     once_in = np.exp(np.minimum(log_years[listed] - np.log(num_tests), 700.0)).tolist()
-    rates = _rates([values.names[value] for value in listed], totals.select(listed), budget)
+    rates = _check_rates([values.names[value] for value in listed], totals.select(listed), budget)
     since = [Periods(length).name(start) for start in starts[listed]]
-    rates_since = _rates(since, shifted.select(listed), budget)
+    rates_since = _check_rates(since, shifted.select(listed), budget)
     return [
         dataclasses.replace(rate, is_off=is_alert, since=rows, years=number)
         for rate, is_alert, rows, number in zip(
@@ -164,7 +164,7 @@ def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateC
     ]
 
 
-def _rates(names: Sequence[str], sums: Sums, budget: Budget) -> list[RateCheck]:
+def _check_rates(names: Sequence[str], sums: Sums, budget: Budget) -> list[RateCheck]:
     """Rates with the intervals of predicted / observed; a rate is off if its interval is."""
     # Probabilities that are all 0 count as a tiny positive number, to avoid a division by 0.
     predicted = np.maximum(sums.predicted, np.finfo(np.float64).tiny ** 0.5)

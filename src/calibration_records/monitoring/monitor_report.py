@@ -44,36 +44,39 @@ class RateCheck:
     since: RateCheck | None = None
     years: float = 0.0
 
-    def _cells(self) -> list[str]:
+    def _format_cells(self) -> list[str]:
         ratio = self.predicted / self.observed if self.observed else math.inf
         return [
             shorten(self.name, _MAX_NAME),
             f"{self.num_rows:,}",
             significant(self.predicted, 4),
             significant(self.observed, 4),
-            _number(ratio, self._places),
+            _format_number(ratio, self._places),
             self._interval,
             "!" * self.is_off,
         ]
 
     @property
     def _places(self) -> int:
-        return _decimals(self.low, self.high, 3)
+        return _count_decimals(self.low, self.high, 3)
 
     @property
     def _interval(self) -> str:
-        return f"{_number(self.low, self._places)}–{_number(self.high, self._places)}"
+        return f"{_format_number(self.low, self._places)}–{_format_number(self.high, self._places)}"
 
-    def _sentence(self, report: MonitorReport) -> str:
+    def _describe_rate(self, report: MonitorReport) -> str:
         rows = self.since or self
         since = ""
         # Periods have an interval that decides, shifts have evidence in years.
         ends = (1 / (1 + report.tolerance), 1 + report.tolerance)
-        allowed = "–".join(_number(end, _decimals(*ends, 3)) for end in ends)
+        allowed = "–".join(_format_number(end, _count_decimals(*ends, 3)) for end in ends)
         why = f"interval of the ratio {self._interval}, all outside {allowed}"
         if self.since is not None:
             since = f" since {rows.name}"
-            why = f"right predictions would show this at most once in {_years(self.years)} of log"
+            why = (
+                "right predictions would show this at most once in "
+                f"{_format_years(self.years)} of log"
+            )
         verb = "over" if rows.predicted > rows.observed else "under"
         return (
             f"{self.name}: {verb}-predicts{since}: {significant(rows.predicted, 4)} predicted, "
@@ -103,23 +106,23 @@ class PeriodReport(RateCheck):
     is_loss_off: bool = False
     rolling_loss: float | None = None
 
-    def _loss_cells(self) -> list[str]:
-        rolling = "" if self.rolling_loss is None else self._loss_text(self.rolling_loss)
+    def _format_loss_cells(self) -> list[str]:
+        rolling = "" if self.rolling_loss is None else self._format_loss(self.rolling_loss)
         if math.isnan(self.loss):
             return [rolling, "", "", ""]
-        return [rolling, self._loss_text(self.loss), self._bounds, "!" * self.is_loss_off]
+        return [rolling, self._format_loss(self.loss), self._bounds, "!" * self.is_loss_off]
 
     @property
     def _bounds(self) -> str:
-        return f"{self._loss_text(self.low_loss)}–{self._loss_text(self.high_loss)}"
+        return f"{self._format_loss(self.low_loss)}–{self._format_loss(self.high_loss)}"
 
-    def _loss_text(self, loss: float) -> str:
-        return f"{loss:.{_decimals(self.low_loss, self.high_loss, 4)}f}"
+    def _format_loss(self, loss: float) -> str:
+        return f"{loss:.{_count_decimals(self.low_loss, self.high_loss, 4)}f}"
 
-    def _loss_sentence(self) -> str:
-        expected = self._loss_text(self.expected_loss)
+    def _describe_loss(self) -> str:
+        expected = self._format_loss(self.expected_loss)
         return (
-            f"{self.name}: Calibrated Log Loss {self._loss_text(self.loss)}, not within "
+            f"{self.name}: Calibrated Log Loss {self._format_loss(self.loss)}, not within "
             f"{self._bounds}; right predictions would give about {expected}"
         )
 
@@ -147,7 +150,7 @@ class FieldReport:
     values: list[RateCheck]
     num_values: int
 
-    def _text(self, form: str) -> str:
+    def _format_error(self, form: str) -> str:
         """The figures in this form, to the digits that chance leaves."""
         figures = {name: getattr(self, name) for name in ("field_rce", "noise_floor", "high")}
         shown = {name: to_error(figure, self.noise_deviation) for name, figure in figures.items()}
@@ -177,17 +180,19 @@ class MonitorReport(ShownAsText):
     @property
     def alerts(self) -> list[str]:
         """A sentence for each check that is out of bounds."""
-        alerts = [self.overall._sentence(self)] if self.overall.is_off else []
+        alerts = [self.overall._describe_rate(self)] if self.overall.is_off else []
         for period in self.periods:
-            alerts += [period._sentence(self)] * period.is_off
-            alerts += [period._loss_sentence()] * period.is_loss_off
+            alerts += [period._describe_rate(self)] * period.is_off
+            alerts += [period._describe_loss()] * period.is_loss_off
         for name, field in self.fields.items():
-            sentence = field._text(
+            sentence = field._format_error(
                 "Field-RCE {field_rce}, above its bound {high}; right predictions would give about "
                 "{noise_floor}"
             )
             alerts += [f"{name}: {sentence}"] * field.is_off
-            alerts += [f"{name} {value._sentence(self)}" for value in field.values if value.is_off]
+            alerts += [
+                f"{name} {value._describe_rate(self)}" for value in field.values if value.is_off
+            ]
         return alerts
 
     @property
@@ -200,7 +205,7 @@ class MonitorReport(ShownAsText):
         return {"is_alert": self.is_alert, "alerts": self.alerts, **as_json(self)}
 
     def __str__(self) -> str:
-        alerts, years = self.alerts, _years(1 / self.false_alarms_per_year)
+        alerts, years = self.alerts, _format_years(1 / self.false_alarms_per_year)
         checks = f"ALERT: {counted(len(alerts), 'check')} out of bounds."
         rule = (
             f"Right predictions raise an alert at most once in {years}, all checks together, with "
@@ -212,29 +217,31 @@ class MonitorReport(ShownAsText):
             *(line for alert in alerts for line in wrap(f"! {alert}")),
             *wrap(rule),
         ]
-        periods = [[*period._cells(), *period._loss_cells()] for period in self.periods]
-        total = [*self.overall._cells(), *[""] * len(_LOSS_HEADER)]
+        periods = [
+            [*period._format_cells(), *period._format_loss_cells()] for period in self.periods
+        ]
+        total = [*self.overall._format_cells(), *[""] * len(_LOSS_HEADER)]
         lines += ["", *grid([[self.period, *_RATES_HEADER, *_LOSS_HEADER], *periods, total])]
         for name, field in self.fields.items():
             # Ten values suffice to see the field; alerts must never be hidden.
-            rows = [v._cells() for n, v in enumerate(field.values) if n < 10 or v.is_off]
+            rows = [v._format_cells() for n, v in enumerate(field.values) if n < 10 or v.is_off]
             lines += ["", *grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])]
             if hidden := field.num_values - len(rows):
                 lines.append(f"and {hidden:,} more values without a shift")
             line = "Field-RCE {field_rce}; noise floor {noise_floor} ± {chance}, bound {high}"
-            lines.append(field._text(line) + " !" * field.is_off)
+            lines.append(field._format_error(line) + " !" * field.is_off)
         return "\n".join(lines)
 
 
-def _years(years: float) -> str:
+def _format_years(years: float) -> str:
     """The number of years, at most a million, beyond which it says nothing more."""
     return f"{min(years, 1e6):{',.0f' if years >= 10 else '#.2g'}} years"
 
 
-def _decimals(low: float, high: float, least: int) -> int:
+def _count_decimals(low: float, high: float, least: int) -> int:
     """The decimals of an interval: more than usual if it is narrow, as with many rows."""
     return max(least, decimals_of((high - low) / 2))
 
 
-def _number(value: float, places: int) -> str:
+def _format_number(value: float, places: int) -> str:
     return f"{value:.{places}f}" if value < 100 else significant(value, 3)

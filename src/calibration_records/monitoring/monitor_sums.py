@@ -62,7 +62,7 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
     for field in log.fields:
         keys = field_keys([field] if isinstance(field, str) else field)
         queries[FIELD + field_name(field)] = Query(
-            {**keys, "block": _block_of(periods.length)}, sums
+            {**keys, "block": _write_block_start(periods.length)}, sums
         )
     totals = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
     if num_soft := int(totals.table(ROWS + periods.length)["soft"].sum()):
@@ -124,7 +124,7 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
     # Groups of a value follow each other, one for each block; a value starts where a key changes.
     is_first = np.any([_differs(values) for values in keys], axis=0)
     firsts = [values[is_first].tolist() for values in keys]
-    names = [" × ".join(map(_text, values)) for values in zip(*firsts, strict=True)]
+    names = [" × ".join(map(_format_value, values)) for values in zip(*firsts, strict=True)]
     return ValueSums(
         names,
         Sums(*(table[name] for name in Sums._fields)),
@@ -138,7 +138,7 @@ def block_length(length: str) -> str:
     return length if length in ("month", "year") else "week"
 
 
-def _block_of(length: str) -> str:
+def _write_block_start(length: str) -> str:
     """The start of a row's time block, from the start of its period, in SQL."""
     # 1970 began on a Thursday; SQL's % keeps the sign, hence the second % for times before 1970.
     since_monday = f"((t - {_MONDAY}) % {_WEEK} + {_WEEK}) % {_WEEK}"
@@ -153,7 +153,7 @@ def _differs(values: np.ndarray) -> np.ndarray:
     return np.r_[True, (before != after) & ((before == before) | (after == after))]
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None or value != value:
         return "(missing)"
     # Pandas turns whole numbers into floats on a day with a missing one; the name must not change.

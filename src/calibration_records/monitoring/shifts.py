@@ -58,8 +58,10 @@ def find_shifts(
     """
     firsts = np.flatnonzero(np.diff(value, prepend=-1))
     parts = [
-        _shifts(sums.select(part), value[part] - value[part.start], block[part], years, tolerance)
-        for part in _parts(firsts, len(value))
+        _detect_shifts(
+            sums.select(part), value[part] - value[part.start], block[part], years, tolerance
+        )
+        for part in _split_groups(firsts, len(value))
     ]
     log_years, since = (np.concatenate(column) for column in zip(*parts, strict=True))
     # Sums from the likeliest start on, to show predicted and observed rates since then.
@@ -67,7 +69,7 @@ def find_shifts(
     return log_years, since, Sums(*(column * is_since for column in sums)).added(firsts)
 
 
-def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
+def _split_groups(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
     """Slices of groups, all groups of a value in one."""
     # Cut at the first value that begins after each multiple of the limit.
     near = np.searchsorted(firsts, np.arange(_TOGETHER, num_groups, _TOGETHER))
@@ -76,7 +78,7 @@ def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
         yield slice(int(start), int(end))
 
 
-def _shifts(
+def _detect_shifts(
     sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Log of the evidence of each value, and its most likely start."""
@@ -118,22 +120,20 @@ def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
     down = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance)
     up = np.expm1(SHIFTS[SHIFTS > 0]) * (1 + tolerance)
     # θ < 0: `m² / s` rows with the probability s / m, all others with 0, have the sums m and s.
-    trials = _divided(mean**2, squares)
-    share = _divided(squares, mean)
+    trials = _divide(mean**2, squares)
+    share = _divide(squares, mean)
     falls = trials * np.log1p(share * down)
     # θ > 0: k rows with probability 1, and n - k with `(m - k) / (n - k)`, have the sums m and s
     # for `k = (n s - m²) / (n - 2 m + s)`.
-    ones = _divided(rows * squares - mean**2, rows - 2 * mean + squares, mean)
+    ones = _divide(rows * squares - mean**2, rows - 2 * mean + squares, mean)
     # If all probabilities are close to 1, k is a ratio of rounding errors; whatever it is, the mean
     # stays right.
     ones = np.clip(ones, 0.0, mean)
-    share = _divided(mean - ones, rows - ones)
+    share = _divide(mean - ones, rows - ones)
     rises = (rows - ones) * np.log1p(share * up) + ones * np.log1p(up)
     return positives * SHIFTS - np.concatenate([falls, rises], axis=1)
 
 
-def _divided(
-    part: np.ndarray, total: np.ndarray, otherwise: np.ndarray | float = 0.0
-) -> np.ndarray:
+def _divide(part: np.ndarray, total: np.ndarray, otherwise: np.ndarray | float = 0.0) -> np.ndarray:
     """The ratio, or `otherwise` where the total is 0."""
     return np.where(total > 0, part / np.where(total > 0, total, 1.0), otherwise)

@@ -24,12 +24,12 @@ def frame_records(frame: Any, directions: Mapping[str, str] | None = None) -> li
         >>> [(run["seed"], run["metrics"]) for run in frame_records(frame)]
         [(1, {'val_loss': [0.5, 0.25]})]
     """
-    names = _metric_names(frame)
+    names = _find_metric_names(frame)
     known("Argument `directions` must name metrics of the data frame", directions or (), names)
     pipelines = np.asarray(frame["pipeline"]).tolist()
-    seeds = _integers(frame, "seed")
-    epochs = _integers(frame, "epoch") if "epoch" in frame.columns else [0] * len(seeds)
-    metrics = {name: _numbers(frame, name) for name in names}
+    seeds = _read_integers(frame, "seed")
+    epochs = _read_integers(frame, "epoch") if "epoch" in frame.columns else [0] * len(seeds)
+    metrics = {name: _read_numbers(frame, name) for name in names}
     runs: dict[tuple[str, int], dict[int, int]] = {}
     for row, (pipeline, seed, epoch) in enumerate(zip(pipelines, seeds, epochs, strict=True)):
         rows = runs.setdefault((pipeline, seed), {})
@@ -54,7 +54,7 @@ def frame_records(frame: Any, directions: Mapping[str, str] | None = None) -> li
     return records
 
 
-def _metric_names(frame: Any) -> list[str]:
+def _find_metric_names(frame: Any) -> list[str]:
     """The columns that are metrics."""
     columns = list(getattr(frame, "columns", ()))
     names = [name for name in columns if name not in _RUN_COLUMNS]
@@ -67,7 +67,7 @@ def _metric_names(frame: Any) -> list[str]:
     return names
 
 
-def _numbers(frame: Any, name: str) -> list[float]:
+def _read_numbers(frame: Any, name: str) -> list[float]:
     """The finite values of a column."""
     values = np.asarray(frame[name])
     if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
@@ -78,7 +78,7 @@ def _numbers(frame: Any, name: str) -> list[float]:
     return list(values.astype(np.float64).tolist())
 
 
-def _integers(frame: Any, name: str) -> list[int]:
+def _read_integers(frame: Any, name: str) -> list[int]:
     """The exact integers of a column."""
     values = np.asarray(frame[name])
     is_exact = values.dtype.kind in "iu" or (

@@ -16,7 +16,10 @@ def read_runs(ledger: Ledger, pipeline: str) -> list[dict[str, Any]]:
     try:
         return ledger.runs(pipeline, skip_damaged=True)
     except OSError as error:
-        warn(f"{_what(ledger, error)} Training continues without statistics of earlier runs.")
+        warn(
+            f"{_describe_failure(ledger, error)} Training continues without statistics of "
+            "earlier runs."
+        )
         return []
 
 
@@ -25,7 +28,10 @@ def begin_run(ledger: Ledger, record: RunRecord) -> str | None:
     try:
         return ledger.append(record)
     except OSError as error:
-        warn(f"{_what(ledger, error)} Training continues, and the run is recorded at its end.")
+        warn(
+            f"{_describe_failure(ledger, error)} Training continues, and the run is recorded at "
+            "its end."
+        )
         return None
 
 
@@ -41,8 +47,8 @@ def end_run(ledger: Ledger, run_id: str | None, record: RunRecord) -> None:
         with contextlib.suppress(OSError):
             refuge = Ledger(tempfile.mkdtemp(prefix="keras-calibration-runs-"))
             where = f"{refuge.path / refuge.append(record)!s}.json: copy it to the ledger"
-        warn(f"{_what(ledger, error)} The run is recorded in {where}.")
+        warn(f"{_describe_failure(ledger, error)} The run is recorded in {where}.")
 
 
-def _what(ledger: Ledger, error: Exception) -> str:
+def _describe_failure(ledger: Ledger, error: Exception) -> str:
     return f"Cannot use the ledger {str(ledger.path)!r} ({error})."

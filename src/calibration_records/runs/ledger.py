@@ -180,7 +180,7 @@ class Ledger:
         record = validate_record(record)
         if record["status"] == "started":
             raise refused("status", f"one of {STATUSES[1:]}", "started")
-        path = self._file(run_id)
+        path = self._name_file(run_id)
         started = from_json(path.read_bytes(), str(path)) if path.is_file() else None
         if started is None or started["status"] != "started":
             raise refused(
@@ -214,7 +214,7 @@ class Ledger:
         one_of("status", status, (*STATUSES, None))
         damaged: list[Exception] = []
         records = []
-        for path in self._files():
+        for path in self._list_files():
             try:
                 text = path.read_bytes()
                 # Each new run reads the earlier ones. Parsing those of all pipelines would take
@@ -232,17 +232,17 @@ class Ledger:
         return records
 
     def __len__(self) -> int:
-        return len(self._files())
+        return len(self._list_files())
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r}, num_runs={len(self)})"
 
-    def _file(self, run_id: str) -> Path:
+    def _name_file(self, run_id: str) -> Path:
         if run_id != Path(run_id).name:
             raise refused("run_id", "a result of `append`, a name without folders", run_id)
         return self.path / f"{run_id}.json"
 
-    def _files(self) -> list[Path]:
+    def _list_files(self) -> list[Path]:
         try:
             # Folders and pipes with such a name are not records.
             with os.scandir(self.path) as entries:
@@ -253,7 +253,7 @@ class Ledger:
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
         header = {"run_id": run_id, "created": created}
-        write_atomically(self._file(run_id), to_json(header, record).encode("ascii"))
+        write_atomically(self._name_file(run_id), to_json(header, record).encode("ascii"))
         sync(self.path)
 
 

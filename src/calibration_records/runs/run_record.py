@@ -58,8 +58,10 @@ def validate_record(record: RunRecord) -> dict[str, Any]:
         )
     record = {**dict.fromkeys(_REQUIRED), **_OPTIONAL, **record}
     _check_fields(record)
-    metrics = _plain_metrics(record["metrics"], len(record["epochs"]))
-    plain = {name: _plain_json(name, value) for name, value in record.items() if name != "metrics"}
+    metrics = _convert_metrics(record["metrics"], len(record["epochs"]))
+    plain = {
+        name: _convert_to_json(name, value) for name, value in record.items() if name != "metrics"
+    }
     return {**plain, "metrics": metrics}
 
 
@@ -126,7 +128,7 @@ def _is_integer(value: Any, least: float = -math.inf) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
-def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, list[float | None]]:
+def _convert_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, list[float | None]]:
     plain: dict[str, list[float | None]] = {}
     for name, values in metrics.items():
         # The exact type first: this runs for every number of a ledger.
@@ -146,7 +148,7 @@ def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, lis
     return plain
 
 
-def _plain_json(name: str, value: object) -> Any:
+def _convert_to_json(name: str, value: object) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False, default=operator.index))
     except (TypeError, ValueError, RecursionError) as error:

@@ -36,7 +36,7 @@ def metric_accuracy(a: RunValues, b: RunValues) -> float:
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, eq. 8; Mann and
         Whitney (1947).
     """
-    return float(np.mean(_placements(check_runs("a", a), check_runs("b", b))))
+    return float(np.mean(_compute_placements(check_runs("a", a), check_runs("b", b))))
 
 
 def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
@@ -69,7 +69,7 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
     confidence_level("confidence", confidence)
     accuracy = metric_accuracy(a, b)
     z = special.stdtrit(len(a) * len(b), (1 + confidence) / 2)
-    return _newcombe(accuracy, len(a), len(b), confidence, z)
+    return _compute_newcombe_interval(accuracy, len(a), len(b), confidence, z)
 
 
 def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
@@ -99,7 +99,7 @@ def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) 
     confidence_level("confidence", confidence)
     a, b = check_paired(a=a, b=b)
     wins = float(np.sum((a < b) + 0.5 * (a == b)))
-    low, rest = (_mid_p_lower(count, a.size, confidence) for count in (wins, a.size - wins))
+    low, rest = (_solve_mid_p_lower(count, a.size, confidence) for count in (wins, a.size - wins))
     return Estimate(wins / a.size, low, 1 - rest, confidence)
 
 
@@ -132,8 +132,8 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
     same = (a < b) + 0.5 * (a == b)
     # Placements over the other seeds alone: for each run of A, the share of runs of B above it; for
     # each run of B, the share of runs of A below it.
-    above = (a.size * _placements(a, b) - same) / (a.size - 1)
-    below = (a.size * (1 - _placements(b, a)) - same) / (a.size - 1)
+    above = (a.size * _compute_placements(a, b) - same) / (a.size - 1)
+    below = (a.size * (1 - _compute_placements(b, a)) - same) / (a.size - 1)
     accuracy = min(max(float(above.mean()), 0.0), 1.0)
     apart = float(above.var() + below.var())
     # A seed that raises both a_i and b_i lowers `above` and raises `below`. So `var(P + Q)` is
@@ -143,10 +143,10 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
     else:
         shared = min(1.0, float(np.var(above + below)) / apart)
         z = special.stdtrit(a.size - 1, (1 + confidence) / 2) * float(np.sqrt(shared))
-    return _newcombe(accuracy, a.size, a.size, confidence, z)
+    return _compute_newcombe_interval(accuracy, a.size, a.size, confidence, z)
 
 
-def _placements(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_placements(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """For each a the share of b above it; ties count half."""
     # Two searches in sorted values count, for each a, the b below it once and the equal ones half.
     ranked = np.sort(b)
@@ -154,7 +154,9 @@ def _placements(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.fl
     return 1 - below / (2 * b.size)
 
 
-def _newcombe(accuracy: float, num_a: int, num_b: int, confidence: float, z: float) -> Estimate:
+def _compute_newcombe_interval(
+    accuracy: float, num_a: int, num_b: int, confidence: float, z: float
+) -> Estimate:
     def excess(t: float, point: float) -> float:
         runs = 1 + ((num_a + num_b) / 2 - 1) * ((1 - t) / (2 - t) + t / (1 + t))
         return (point - t) ** 2 - z**2 * t * (1 - t) * runs / (num_a * num_b)
@@ -170,7 +172,7 @@ def _newcombe(accuracy: float, num_a: int, num_b: int, confidence: float, z: flo
     return Estimate(accuracy, lower(accuracy), 1 - lower(1 - accuracy), confidence)
 
 
-def _mid_p_lower(wins: float, num_runs: int, confidence: float) -> float:
+def _solve_mid_p_lower(wins: float, num_runs: int, confidence: float) -> float:
     """The lower end of the mid-p interval; half wins are interpolated."""
 
     def excess(t: float) -> float:

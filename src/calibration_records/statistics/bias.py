@@ -60,7 +60,7 @@ def bias_share(
     # Numerator and denominator of the share for each pipeline: first from all runs, then with each
     # run left out, for the jackknife.
     groups = [
-        np.stack([_cross_products(losses, other) for other in (losses - corrected, losses)])
+        np.stack([_sum_cross_products(losses, other) for other in (losses - corrected, losses)])
         for losses, corrected in pipelines
     ]
     if paired:
@@ -151,7 +151,7 @@ def surviving_share(
     return Estimate(share, min(centre - half, share), max(centre + half, share), confidence)
 
 
-def _cross_products(x: Array, y: Array) -> Array:
+def _sum_cross_products(x: Array, y: Array) -> Array:
     """Σ (x − x̄)(y − ȳ) over all runs, followed by the same sum with each run left out."""
     # Rounding can move the mean of equal values past them; their differences are exactly 0.
     x = x - x[0]

@@ -52,7 +52,7 @@ def probability_better(
     if prior_scale is None:
         # SciPy has Student's t, so that the command line need not load TensorFlow.
         return float(special.stdtr(degrees, (-margin - difference) / standard_error))
-    tfd = _tensorflow_distributions()
+    tfd = _import_distributions()
     likelihood = tfd.StudentT(*map(np.float64, (degrees, difference, standard_error)))
     prior = tfd.Normal(np.float64(0), np.float64(prior_scale))
     # Integrate on a grid: beyond nine scales, the prior has no mass, and forty steps per standard
@@ -67,7 +67,7 @@ def probability_better(
     return float(np.interp(-margin, edges, cumulative))
 
 
-def _tensorflow_distributions() -> ModuleType:
+def _import_distributions() -> ModuleType:
     """The module `tensorflow_probability.distributions`, without the warnings of its import."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

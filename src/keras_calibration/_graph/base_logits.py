@@ -87,7 +87,7 @@ class BaseLogits(keras.layers.Layer):
         self.all_outputs = all_outputs
         # Position of the calibrated output in the order of `keras.tree.flatten`.
         self.position = output_position(base_model, calibrated_output)
-        self._function = self._function_from(
+        self._function = self._build_function(
             logit_source(base_model, base_output, calibrated_output)
         )
         self.freeze()
@@ -102,7 +102,7 @@ class BaseLogits(keras.layers.Layer):
         for layer in flatten_layers(self):
             layer.trainable = False
 
-    def _function_from(
+    def _build_function(
         self, source: LogitSource
     ) -> Callable[[Inputs], tuple[Tensor, list[Tensor]]]:
         """The function from inputs to logits and other outputs, with the base model's weights.
@@ -111,7 +111,7 @@ class BaseLogits(keras.layers.Layer):
         base model.
         """
         model, to_logits = self.base_model, source.to_logits or keras.activations.linear
-        others = self._others() if self.all_outputs else []
+        others = self._list_other_outputs() if self.all_outputs else []
         # One model, so that the common part of the logits and the others is computed once.
         outputs = [source.tensor, *others] if others else source.tensor
         if outputs is not symbolic_output(model):
@@ -124,7 +124,7 @@ class BaseLogits(keras.layers.Layer):
 
         return logits_and_others
 
-    def _others(self) -> list[keras.KerasTensor]:
+    def _list_other_outputs(self) -> list[keras.KerasTensor]:
         """The symbolic outputs of the base model except for the calibrated one."""
         tensors = keras.tree.flatten(symbolic_output(self.base_model))
         return tensors[: self.position] + tensors[self.position + 1 :]
@@ -140,13 +140,13 @@ class BaseLogits(keras.layers.Layer):
         logits = ops.cast(values, self.compute_dtype)
         # A sigmoid before `Flatten` may have logits of more dimensions, with one value a row.
         logits = as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
-        return self._structured(logits, others)
+        return self._pack_outputs(logits, others)
 
     def passes_output(self, position: int) -> bool:
         """Whether the output of the layer at a position is that of the base model, unchanged."""
         return self.all_outputs and position != self.position
 
-    def _structured(self, logits: Tensor, others: list[Tensor]) -> Inputs:
+    def _pack_outputs(self, logits: Tensor, others: list[Tensor]) -> Inputs:
         if not self.all_outputs:
             return logits
         return keras.tree.pack_sequence_as(
@@ -156,9 +156,12 @@ class BaseLogits(keras.layers.Layer):
 
     def compute_output_spec(self, inputs: Inputs) -> Inputs:
         """Symbolic logits, or all outputs with them."""
-        return self._structured(
+        return self._pack_outputs(
             keras.KerasTensor(self.compute_output_shape(()), self.compute_dtype),
-            [keras.KerasTensor(t.shape, t.dtype, sparse=t.sparse) for t in self._others()],
+            [
+                keras.KerasTensor(t.shape, t.dtype, sparse=t.sparse)
+                for t in self._list_other_outputs()
+            ],
         )
 
     def compute_output_shape(

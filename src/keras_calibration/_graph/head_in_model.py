@@ -160,7 +160,7 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
                 f"{source_of(keras.tree.flatten(symbolic_output(model))[position])[0].name!r}."
             )
     if not heads:
-        raise ValueError(_why_none(model))
+        raise ValueError(_explain_no_head(model))
     if len({id(match.calibrated) for match in heads}) > 1:
         raise ValueError(
             "Argument `calibrated_output` must name one of the outputs that have a head, "
@@ -168,7 +168,7 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
         )
     head = heads[0].head
     # A second call would change with the fit too, without being part of it.
-    num_calls = sum(operation is head for operation in _operations(symbolic_output(model)))
+    num_calls = sum(operation is head for operation in _iterate_operations(symbolic_output(model)))
     if num_calls > 1:
         raise ValueError(
             f"The head {head.name!r} must be called once in the model, because it is fitted to "
@@ -188,13 +188,13 @@ def find_heads(model: keras.Model) -> list[HeadInModel]:
             "logit, or use kc.calibrate."
         )
     matches = (
-        _head_before(tensor, model, position)
+        _find_head_before(tensor, model, position)
         for position, tensor in enumerate(keras.tree.flatten(symbolic_output(model)))
     )
     return [match for match in matches if match is not None]
 
 
-def _head_before(
+def _find_head_before(
     tensor: keras.KerasTensor, model: keras.Model, position: int
 ) -> HeadInModel | None:
     """The head directly before an output of a model, or before its sigmoid or softmax."""
@@ -218,7 +218,7 @@ def _head_before(
     return HeadInModel(model, operation, arguments["logits"], read, tensor, position)
 
 
-def _operations(outputs: Inputs) -> Iterator[keras.Operation]:
+def _iterate_operations(outputs: Inputs) -> Iterator[keras.Operation]:
     """The operations that compute symbolic tensors, once for each call."""
     # A depth-first walk from the outputs to the inputs. A layer has a node for each of its calls.
     waiting = list(keras.tree.flatten(outputs))
@@ -233,10 +233,10 @@ def _operations(outputs: Inputs) -> Iterator[keras.Operation]:
 
 def depends_on(tensor: keras.KerasTensor, head: Head) -> bool:
     """Whether a symbolic tensor is computed from an output of a head."""
-    return any(operation is head for operation in _operations(tensor))
+    return any(operation is head for operation in _iterate_operations(tensor))
 
 
-def _why_none(model: keras.Model) -> str:
+def _explain_no_head(model: keras.Model) -> str:
     """The error message for a model without a head before an output."""
     heads = [layer.name for layer in flatten_layers(model) if isinstance(layer, Head)]
     last = {source_of(tensor)[0].name for tensor in keras.tree.flatten(symbolic_output(model))}

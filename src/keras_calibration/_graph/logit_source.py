@@ -54,7 +54,7 @@ def logit_source(
 ) -> LogitSource:
     """The source of the logits of a base model; raises if `base_output` is wrong."""
     output = output_tensor(base_model, calibrated_output)
-    source = _source_of_output(output)
+    source = _find_source(output)
     kind, operation = source.kind, source.operation
     num_columns = num_logits(base_model, calibrated_output)
     activation = "softmax" if num_columns > 1 else "sigmoid"
@@ -87,7 +87,7 @@ def logit_source(
     return source
 
 
-def _source_of_output(output: keras.KerasTensor) -> LogitSource:
+def _find_source(output: keras.KerasTensor) -> LogitSource:
     """The source of the logit of an output, and the kind of the output."""
     # Walk back from the output to the operation that makes its values.
     tensor = output
@@ -97,9 +97,9 @@ def _source_of_output(output: keras.KerasTensor) -> LogitSource:
         operation, node = source_of(tensor)
     # If a model inside this one makes the output, find the logit in it, and compute from its
     # inputs.
-    nested = _nested_model(operation, tensor)
+    nested = _find_nested_model(operation, tensor)
     if nested is not None:
-        inner = _source_of_output(keras.tree.flatten(symbolic_output(nested))[position_of(tensor)])
+        inner = _find_source(keras.tree.flatten(symbolic_output(nested))[position_of(tensor)])
         if inner.to_logits is None:
             return LogitSource(inner.kind, inner.operation, output)
         inputs = (*node.arguments.args, *node.arguments.kwargs.values())[0]
@@ -116,18 +116,18 @@ def _source_of_output(output: keras.KerasTensor) -> LogitSource:
     # Start before the sigmoid or softmax. A `Dense` layer contains it: repeat the layer without it.
     if _is_probability(operation, node, num_columns):
         to_logits = (
-            functools.partial(_dense_logits, operation)
+            functools.partial(_compute_dense_logits, operation)
             if isinstance(operation, keras.layers.Dense)
             else keras.activations.linear
         )
         return LogitSource("probability", operation, node.input_tensors[0], to_logits)
-    is_linear = type(operation) is keras.layers.Dense and _computes(
+    is_linear = type(operation) is keras.layers.Dense and _has_activation(
         operation, keras.activations.linear
     )
     return LogitSource("logit" if is_linear else "other", operation, output)
 
 
-def _nested_model(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.Model | None:
+def _find_nested_model(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.Model | None:
     """The model with symbolic outputs that computes a tensor, if an operation is or holds one."""
     passes_output = getattr(operation, "passes_output", None)  # of `BaseLogits`
     if passes_output is not None and passes_output(position_of(tensor)):
@@ -141,7 +141,7 @@ def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     kind = type(operation)
     if kind is keras.layers.Activation:
         # With all columns: Keras warns of a softmax over one column.
-        return _computes(
+        return _has_activation(
             operation, keras.activations.linear, math.prod(size or 1 for size in tensor.shape[1:])
         )
     if not (kind.__module__.startswith("keras.") and kind.__name__ in _RESHAPING):
@@ -184,10 +184,10 @@ def _ends_in(
     """Whether an operation is a layer with an activation that equals a function."""
     has_activation = _is_dense(operation) or type(operation) is keras.layers.Activation
     # With all columns: Keras warns of a softmax over one column.
-    return has_activation and _computes(operation, function, num_columns)
+    return has_activation and _has_activation(operation, function, num_columns)
 
 
-def _computes(
+def _has_activation(
     layer: keras.layers.Layer, function: Callable[[Tensor], Tensor], num_columns: int = 1
 ) -> bool:
     """Whether the activation of a layer equals a function."""
@@ -209,7 +209,7 @@ def _is_dense(operation: keras.Operation) -> bool:
     return type(operation) is keras.layers.Dense and operation.quantization_mode is None
 
 
-def _dense_logits(dense: keras.layers.Dense, hidden: Tensor) -> Tensor:
+def _compute_dense_logits(dense: keras.layers.Dense, hidden: Tensor) -> Tensor:
     """The output of a `Dense` layer before its activation, in float32 or float64."""
     kernel = ops.convert_to_tensor(dense.kernel)
     dtype = calibration_dtype(keras.backend.standardize_dtype(kernel.dtype))

@@ -13,13 +13,13 @@ from keras_calibration._typing import Inputs
 
 def symbolic_input(model: keras.Model) -> Inputs:
     """The symbolic input of a Functional (a tensor or a structure) or Sequential model, or None."""
-    return model.inputs[0] if _is_built_sequential(model) else _symbolic(model, "input")
+    return model.inputs[0] if _is_built_sequential(model) else _read_symbolic(model, "input")
 
 
 def symbolic_output(model: keras.Model) -> Inputs:
     """The symbolic output of a Functional or Sequential model (or a structure of them), or None."""
     if not _is_built_sequential(model):
-        return _symbolic(model, "output")
+        return _read_symbolic(model, "output")
     return model.outputs[0] if len(model.outputs) == 1 else sequential_output(model)
 
 
@@ -28,7 +28,7 @@ def _is_built_sequential(model: keras.Model) -> bool:
     return isinstance(model, keras.Sequential) and bool(getattr(model, "outputs", None))
 
 
-def _symbolic(model: keras.Model, name: str) -> Inputs:
+def _read_symbolic(model: keras.Model, name: str) -> Inputs:
     return None if getattr(model, "inputs", None) is None else getattr(model, name)
 
 

@@ -81,7 +81,9 @@ def log_partition_sum(sums: Tensor, beta: Tensor) -> Tensor:
     segment = ops.floor(position)
     # NaN is no index. It reads segment 0, and comes back by `position - segment`.
     segment = ops.where(ops.isnan(segment), 0.0, ops.clip(segment, 0, NUM_TEMPERATURES - 2))
-    return _derivatives(_polynomial(sums, ops.cast(segment, "int32")), position - segment)[0]
+    return _compute_derivatives(
+        _fit_polynomial(sums, ops.cast(segment, "int32")), position - segment
+    )[0]
 
 
 def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor) -> Tensor:
@@ -99,14 +101,14 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
     slope_at_ends = sums[..., 1] - label_logits[:, None]
     below = ops.sum(ops.cast(slope_at_ends <= 0, "int32"), axis=-1)
     segment = ops.clip(below - 1, 0, NUM_TEMPERATURES - 2)
-    polynomial = _polynomial(sums, segment)
+    polynomial = _fit_polynomial(sums, segment)
     low = ops.zeros_like(label_logits)
     high = ops.ones_like(label_logits)
     place = 0.5 * high
     for _ in range(_NUM_NEWTON_STEPS):
-        _, first, second = _derivatives(polynomial, place)
+        _, first, second = _compute_derivatives(polynomial, place)
         # From derivatives in log β to the slope in β, which is monotone.
-        beta = _beta(segment, place)
+        beta = _compute_beta(segment, place)
         value = first / beta - label_logits
         low = ops.where(value < 0, place, low)
         high = ops.where(value > 0, place, high)
@@ -121,13 +123,13 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
     # Also False for NaN, which must not become a number.
     solvable = ops.logical_and(weight > 0, sums[:, -1, 1] > sums[:, 0, 1])
     solvable = ops.logical_and(solvable, ops.isfinite(label_logits))
-    return ops.where(solvable, _beta(segment, place), float("nan"))
+    return ops.where(solvable, _compute_beta(segment, place), float("nan"))
 
 
-def _polynomial(sums: Tensor, segment: Tensor) -> tuple[Tensor, ...]:
+def _fit_polynomial(sums: Tensor, segment: Tensor) -> tuple[Tensor, ...]:
     """Coefficients of F on a segment of the grid, in powers of u from 0 to 1 along log β."""
-    value, first, second = _in_log(sums, segment)
-    right = _in_log(sums, segment + 1)
+    value, first, second = _differentiate_in_log(sums, segment)
+    right = _differentiate_in_log(sums, segment + 1)
     # Quintic Hermite interpolation: three coefficients give value and derivatives at the left end.
     # The other three add what these lack at the right end.
     half = 0.5 * second
@@ -139,7 +141,9 @@ def _polynomial(sums: Tensor, segment: Tensor) -> tuple[Tensor, ...]:
     return value, first, half, cubic, quartic, 6 * rise - 3 * rise_1 + 0.5 * rise_2
 
 
-def _derivatives(polynomial: tuple[Tensor, ...], u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _compute_derivatives(
+    polynomial: tuple[Tensor, ...], u: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """F and its first two derivatives in log β."""
     value, first, half, cubic, quartic, quintic = polynomial
     return (
@@ -150,11 +154,11 @@ def _derivatives(polynomial: tuple[Tensor, ...], u: Tensor) -> tuple[Tensor, Ten
     )
 
 
-def _beta(segment: Tensor, place: Tensor) -> Tensor:
+def _compute_beta(segment: Tensor, place: Tensor) -> Tensor:
     return ops.exp((ops.cast(segment, place.dtype) + place) * _LOG_STEP - _LOG_LARGEST)
 
 
-def _in_log(sums: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _differentiate_in_log(sums: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """F at a grid point, with its derivatives in log β times powers of the step."""
     chosen = ops.take_along_axis(sums, index[:, None, None], axis=1)[:, 0]
     beta = ops.take(ops.convert_to_tensor(INVERSE_TEMPERATURES, sums.dtype), index)

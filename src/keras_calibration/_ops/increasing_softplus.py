@@ -36,10 +36,10 @@ def increasing_softplus(logits: Tensor) -> Tensor:
         >>> print(increasing_softplus(ops.array([-200.0, 0.0, 200.0])).numpy().round(4))
         [  0.       0.6931 200.    ]
     """
-    return with_gradient(_with_gradient)(ops.convert_to_tensor(logits))
+    return with_gradient(_interpolate_softplus)(ops.convert_to_tensor(logits))
 
 
-def _with_gradient(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+def _interpolate_softplus(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
     per_unit = _POINTS_PER_UNIT[keras.backend.standardize_dtype(logits.dtype)]
     # The logit in steps of the grid. A power of 2 of them makes a unit, so that nothing rounds.
     position = ops.clip(logits, _START, _END) * per_unit

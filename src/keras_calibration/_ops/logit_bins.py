@@ -10,7 +10,7 @@ from keras_calibration._typing import Tensor
 
 def bin_numbers(bins: LogitBins, logits: Tensor) -> Tensor:
     """The number of the bin of each logit, int32; arbitrary for NaN."""
-    _, fine, coarse = _floors(bins, logits)
+    _, fine, coarse = _clip_and_floor(bins, logits)
     fine_ends = FINE_END / bins.fine_width
     ends = FINE_END / bins.width
     # The number of fine bins between 0 and the logit, up to ±16, plus that of coarse bins beyond.
@@ -22,7 +22,7 @@ def bin_numbers(bins: LogitBins, logits: Tensor) -> Tensor:
 
 def bin_offsets(bins: LogitBins, logits: Tensor) -> Tensor:
     """Offsets from the centres in half widths; in the open bins, from ±88 in logits."""
-    inside, fine, coarse = _floors(bins, logits)
+    inside, fine, coarse = _clip_and_floor(bins, logits)
     is_fine = ops.logical_and(inside >= -FINE_END, inside < FINE_END)
     centre = ops.where(is_fine, (fine + 0.5) * bins.fine_width, (coarse + 0.5) * bins.width)
     per_unit = ops.where(is_fine, 2 / bins.fine_width, 2 / bins.width)
@@ -32,7 +32,7 @@ def bin_offsets(bins: LogitBins, logits: Tensor) -> Tensor:
     return (logits - centre) * ops.cast(per_unit, logits.dtype)
 
 
-def _floors(bins: LogitBins, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _clip_and_floor(bins: LogitBins, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Logits clipped to the open bins, so that numbers stay small, in widths of both kinds."""
     inside = ops.clip(logits, -LARGEST_LOGIT - bins.width, LARGEST_LOGIT)
     return inside, ops.floor(inside / bins.fine_width), ops.floor(inside / bins.width)

@@ -60,15 +60,15 @@ def by_group(sums: Tensor) -> Tensor:
 def log_loss_and_weight(summary: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """`Σ w` log loss of `σ(l + c)` of each summary at its bias, or NaN, and `Σ w`."""
     summary, bias = map(ops.convert_to_tensor, (summary, bias))
-    return moments.log_loss_and_weight(ops, _sums, moments.terms(ops, summary), bias)
+    return moments.log_loss_and_weight(ops, _sum_parts, moments.terms(ops, summary), bias)
 
 
-def _sums(parts: list[Tensor]) -> list[Tensor]:
+def _sum_parts(parts: list[Tensor]) -> list[Tensor]:
     """Sums over the terms, each (g,), computed together."""
-    return list(ops.unstack(_sum_of_terms(ops.stack(parts)), len(parts)))
+    return list(ops.unstack(_sum_terms(ops.stack(parts)), len(parts)))
 
 
-def _sum_of_terms(values: Tensor) -> Tensor:
+def _sum_terms(values: Tensor) -> Tensor:
     """Sums over the last axis: on a CPU by a matrix product, which needs no compilation."""
     if runs_on_gpu():  # matrix products of float32 are less precise there
         return ops.sum(values, axis=-1)
@@ -87,39 +87,39 @@ def bias_root(summary: Tensor) -> Tensor:
     dtype = keras.backend.standardize_dtype(summary.dtype)
 
     def improve(state: Tensor) -> tuple[Tensor]:
-        return (ops.stack(_search(state).improved(ops, _sums, weights, dtype), axis=0),)
+        return (ops.stack(_unpack_search(state).improved(ops, _sum_parts, weights, dtype), axis=0),)
 
-    state = _start(summary)
+    state = _start_search(summary)
     if runs_on_gpu():
         for _ in range(_NUM_GRIDS):
-            state = _on_grid(state, weights, dtype)
+            state = _bracket_on_grid(state, weights, dtype)
         for _ in range(_NUM_STEPS_ON_GPU):
             (state,) = improve(state)
     else:
         (state,) = ops.while_loop(
             # A NaN compares as False: a group without a root neither continues nor stops others.
-            lambda state: ops.any(_search(state).moved > TOLERANCE),
+            lambda state: ops.any(_unpack_search(state).moved > TOLERANCE),
             improve,
             (state,),
             maximum_iterations=LARGEST_NUM_STEPS,
         )
-    return _search(state).result(ops)
+    return _unpack_search(state).result(ops)
 
 
-def _on_grid(state: Tensor, weights: tuple[Tensor, Tensor], dtype: str) -> Tensor:
+def _bracket_on_grid(state: Tensor, weights: tuple[Tensor, Tensor], dtype: str) -> Tensor:
     """The state with a bracket of two intervals of the grid, with the root near its middle.
 
     A single interval would be too narrow: near its ends, Newton's steps would leave it.
     """
-    search = _search(state)
+    search = _unpack_search(state)
     size = len(_GRID)
     # Try 127 biases in each bracket at once: they divide it into 128 intervals.
     low = search.low[:, None]
     high = search.high[:, None]
     biases = ops.reshape(low + (high - low) * ops.cast(_GRID, dtype), (-1,))
-    at_biases = _search(ops.repeat(state, size, axis=1))._replace(bias=biases)
+    at_biases = _unpack_search(ops.repeat(state, size, axis=1))._replace(bias=biases)
     of_0, of_1 = (ops.repeat(terms, size, axis=0) for terms in weights)
-    improved = at_biases.improved(ops, _sums, (of_0, of_1), dtype)
+    improved = at_biases.improved(ops, _sum_parts, (of_0, of_1), dtype)
     # The sum of predictions rises with the bias, so the root is between the greatest bias at which
     # it is too small and the smallest at which it is too large.
     low = ops.max(ops.reshape(improved.low, (-1, size)), axis=1)
@@ -129,7 +129,7 @@ def _on_grid(state: Tensor, weights: tuple[Tensor, Tensor], dtype: str) -> Tenso
     return ops.stack(search._replace(bias=bias, low=bias - width, high=bias + width), axis=0)
 
 
-def _search(state: Tensor) -> BiasSearch:
+def _unpack_search(state: Tensor) -> BiasSearch:
     return BiasSearch(*ops.unstack(state, len(BiasSearch._fields)))
 
 
@@ -144,10 +144,10 @@ _SUMS[5, :, 0] = _SUMS[6, :, 1] = _SUMS[7, 0, :2] = _SUMS[8, -1, :2] = 1
 _SUMS = _SUMS.reshape(len(_START), 1, -1)
 
 
-def _start(summary: Tensor) -> Tensor:
+def _start_search(summary: Tensor) -> Tensor:
     """The initial state of the search for the bias, (9, g); NaN where there is no root."""
     summary = ops.reshape(summary, (1, -1, NUM_BINS * NUM_COLUMNS))
     # A sum that is not finite comes from an invalid row. The product with 0 makes all sums NaN.
-    totals = _sum_of_terms(summary * ops.cast(_SUMS, summary.dtype))
+    totals = _sum_terms(summary * ops.cast(_SUMS, summary.dtype))
     solvable = ops.logical_and(totals[5] > 0, totals[6] > 0)
     return ops.where(solvable, totals + ops.cast(_START, totals.dtype), float("nan"))

@@ -48,8 +48,8 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
         >>> print(logits_from_probabilities(ops.array([0.0, 0.5, 1.0])).numpy().round(2))
         [-36.74   0.    36.74]
     """
-    probabilities = _within_unit_interval(probabilities)
-    return ops.log(_not_0(probabilities) / _not_0(1 - probabilities))
+    probabilities = _mask_outside_unit_interval(probabilities)
+    return ops.log(_keep_above_0(probabilities) / _keep_above_0(1 - probabilities))
 
 
 def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
         >>> print(class_logits_from_probabilities(ops.array([[0.5, 0.5, 0.0]])).numpy().round(2))
         [[ -0.69  -0.69 -36.74]]
     """
-    return ops.log(_not_0(_within_unit_interval(probabilities)))
+    return ops.log(_keep_above_0(_mask_outside_unit_interval(probabilities)))
 
 
 def probabilities_from_logits(logits: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def probabilities_from_logits(logits: Tensor) -> Tensor:
     return ops.softmax(logits) if is_of_classes else ops.sigmoid(logits)
 
 
-def _within_unit_interval(probabilities: Tensor) -> Tensor:
+def _mask_outside_unit_interval(probabilities: Tensor) -> Tensor:
     """Probabilities as float32 or float64, with NaN for values outside [0, 1]."""
     probabilities = ops.convert_to_tensor(probabilities)
     probabilities = ops.cast(
@@ -100,6 +100,6 @@ def _within_unit_interval(probabilities: Tensor) -> Tensor:
     return ops.where(valid, probabilities, float("nan"))
 
 
-def _not_0(values: Tensor) -> Tensor:
+def _keep_above_0(values: Tensor) -> Tensor:
     # Written so that NaN stays NaN.
     return ops.where(values < SMALLEST_PROBABILITY, SMALLEST_PROBABILITY, values)

@@ -87,7 +87,7 @@ def piecewise_linear(
         # Keeps NaN, which a clip may turn into an end of the range.
         rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, knots[0], knots[-1]))
     table = lines(knots, values)
-    return ops.reshape(with_gradient(_on_lines)(rows, table), ops.shape(logits))
+    return ops.reshape(with_gradient(_evaluate_lines)(rows, table), ops.shape(logits))
 
 
 def lines(knots: Tensor, values: Tensor) -> Tensor:
@@ -99,22 +99,22 @@ def lines(knots: Tensor, values: Tensor) -> Tensor:
     return ops.transpose(ops.stack(columns, axis=1))
 
 
-def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+def _evaluate_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """The curve of the lines, and its gradient."""
     num_lines = table.shape[1]
-    find = _plan(logits, table)
+    find = _choose_search(logits, table)
     curve, line_of_rows = find(logits, table)
 
     def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
         (by_curve,) = upstream or by_keyword.values()
         line, knot, slope = line_of_rows()
-        if find is _by_search and num_lines <= _FEW_KNOTS and not _are_few(logits):
-            by_value = _sums_of_hats(by_curve, logits, table[0])
+        if find is _find_by_search and num_lines <= _FEW_KNOTS and not _are_few(logits):
+            by_value = _sum_hats(by_curve, logits, table[0])
             by_slope = ops.zeros_like(by_value)  # `by_value` includes it
         else:
             # The curve is b + (l - a) s: of its gradient g, b gets Σ g and s gets Σ g (l - a).
             columns = [by_curve, by_curve * (logits - knot)]
-            sums = sums_by_cell(columns, line, num_lines, _num_parts(line, num_lines))
+            sums = sums_by_cell(columns, line, num_lines, _choose_num_parts(line, num_lines))
             by_value, by_slope = ops.unstack(sums, 2, axis=1)
         by_table = [ops.zeros_like(by_value), by_value, by_slope]
         return by_curve * slope, ops.stack(by_table, axis=0)
@@ -122,13 +122,15 @@ def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     return curve, gradient
 
 
-def _plan(logits: Tensor, table: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, LineOfRows]]:
+def _choose_search(
+    logits: Tensor, table: Tensor
+) -> Callable[[Tensor, Tensor], tuple[Tensor, LineOfRows]]:
     """The fastest way to find the lines of the rows, as measured."""
     if not is_compiled(logits):
-        return _without_xla
+        return _find_without_xla
     if runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS:
-        return _by_search
-    return _by_comparison if table.shape[1] <= _FEW_KNOTS else _by_table
+        return _find_by_search
+    return _find_by_comparison if table.shape[1] <= _FEW_KNOTS else _find_by_table
 
 
 def curve_on(logits: Tensor, line: Sequence[Tensor], has_bounds: bool = False) -> Tensor:
@@ -143,19 +145,19 @@ def curve_on(logits: Tensor, line: Sequence[Tensor], has_bounds: bool = False) -
     return bounded if has_bounds else ops.where(following < value, curve, bounded)
 
 
-def _unbounded(value: Tensor) -> Tensor:
+def _mark_unbounded(value: Tensor) -> Tensor:
     """Stands for "no upper bound" after the last knot. Infinity would spoil quantized tables."""
     # `curve_on` ignores a bound that is below the value at the knot.
     return -2 * ops.abs(value) - 1
 
 
-def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+def _find_by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, by comparison with knots, without a table."""
     knots, values, line_slopes = (ops.unstack(row, table.shape[1]) for row in ops.unstack(table, 3))
-    following = [*values[1:], _unbounded(values[-1])]
+    following = [*values[1:], _mark_unbounded(values[-1])]
 
     def last_passed(*columns: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        return _last_passed([knots, *columns], lambda knot: logits >= knot)
+        return _find_last_passed([knots, *columns], lambda knot: logits >= knot)
 
     _, line = last_passed(values, line_slopes, following)
 
@@ -167,17 +169,17 @@ def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     return curve_on(logits, line), line_of_rows
 
 
-def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+def _find_by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, read from a table after a search."""
     knots = table[0]
     last = table.shape[1] - 1
     if last < _MOST_HALVED_KNOTS:
-        line = _halved(logits, knots)
+        line = _find_by_halving(logits, knots)
     else:
         line = ops.searchsorted(knots[1:], logits, side="right")
     # All from the table, because XLA may round two computations of a number differently.
     following = ops.take(table[1], ops.minimum(line + 1, last))
-    following = ops.where(line < last, following, _unbounded(following))
+    following = ops.where(line < last, following, _mark_unbounded(following))
     columns = [*(ops.take(row, line) for row in ops.unstack(table, 3)), following]
 
     def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
@@ -187,7 +189,7 @@ def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     return curve_on(logits, columns), line_of_rows
 
 
-def _halved(logits: Tensor, knots: Tensor) -> Tensor:
+def _find_by_halving(logits: Tensor, knots: Tensor) -> Tensor:
     """The line of each row, int32, for up to 256 knots, in a loop over the rows of its own.
 
     XLA would put the search and the reads of the line into one loop. For CPUs without AVX-512, the
@@ -196,7 +198,9 @@ def _halved(logits: Tensor, knots: Tensor) -> Tensor:
     """
 
     def search(turn: Tensor, line: Tensor) -> Tensor:
-        place, _ = _last_passed([ops.unstack(knots, knots.shape[0])], lambda knot: logits >= knot)
+        place, _ = _find_last_passed(
+            [ops.unstack(knots, knots.shape[0])], lambda knot: logits >= knot
+        )
         return ops.cast(place, "uint8")  # the fewer bytes pass through memory, the better
 
     num_turns = ops.cast(knots[0] == knots[0], "int32")
@@ -204,7 +208,7 @@ def _halved(logits: Tensor, knots: Tensor) -> Tensor:
     return ops.cast(ops.fori_loop(0, num_turns, search, start), "int32")
 
 
-def _without_xla(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+def _find_without_xla(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row; every operation is a pass over the rows."""
     knots = table[0]
     num_knots = table.shape[1]
@@ -212,25 +216,25 @@ def _without_xla(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
         line = ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
     else:
         line = ops.searchsorted(knots[1:], logits, side="right")
-    columns = ops.unstack(_rows_read(ops.transpose(with_following(table)), line), 4, axis=1)
+    columns = ops.unstack(_read_rows(ops.transpose(with_following(table)), line), 4, axis=1)
     return curve_on(logits, columns), lambda: (line, columns[0], columns[2])
 
 
-def _by_search(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+def _find_by_search(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row on a GPU."""
     following = with_following(table)[3]
     # Decided for a row instead, XLA would keep the line of each row in memory.
     bound = ops.where(following < table[1], math.inf, following)
     line, _ = _search(logits, table[0])
-    lines_read = _rows_read(ops.transpose(ops.concatenate([table, bound[None]])), line)
+    lines_read = _read_rows(ops.transpose(ops.concatenate([table, bound[None]])), line)
     columns = ops.unstack(lines_read, 4, axis=1)
     curve = curve_on(logits, columns, has_bounds=True)
     return curve, lambda: (*_search(logits, table[0], again=True), columns[2])
 
 
 def with_following(table: Tensor) -> Tensor:
-    """The lines with the value at the next knot, (4, K); `_unbounded` after the last."""
-    following = ops.append(table[1, 1:], _unbounded(table[1, -1:]))
+    """The lines with the value at the next knot, (4, K); `_mark_unbounded` after the last."""
+    following = ops.append(table[1, 1:], _mark_unbounded(table[1, -1:]))
     return ops.concatenate([table, following[None]])
 
 
@@ -246,29 +250,29 @@ def _search(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor,
 
     num_knots = knots.shape[0]
     if num_knots <= _FEW_KNOTS:
-        place, (knot,) = _last_passed([ops.unstack(knots, num_knots)], is_past)
+        place, (knot,) = _find_last_passed([ops.unstack(knots, num_knots)], is_past)
         return place, knot
     # Two short searches in place of a long one: about √K groups of √K knots each.
     size = math.isqrt(num_knots - 1) + 1
     num_groups = -(-num_knots // size)
     missing = ops.full_like(knots[: num_groups * size - num_knots], math.inf)
     groups = ops.reshape(ops.concatenate([knots, missing]), (num_groups, size))
-    group, _ = _last_passed([ops.unstack(groups[:, 0], num_groups)], is_past)
+    group, _ = _find_last_passed([ops.unstack(groups[:, 0], num_groups)], is_past)
     if again:
         # One byte: XLA keeps the group in memory, because two tables are read one after the other.
         group = ops.cast(ops.cast(group, "uint8"), "int32")
-    group_values = ops.unstack(_rows_read(groups, group), size, axis=1)
-    place, (knot,) = _last_passed([group_values], is_past)
+    group_values = ops.unstack(_read_rows(groups, group), size, axis=1)
+    place, (knot,) = _find_last_passed([group_values], is_past)
     return group * size + place, knot
 
 
-def _rows_read(table: Tensor, places: Tensor) -> Tensor:
+def _read_rows(table: Tensor, places: Tensor) -> Tensor:
     """The rows of a table at places that are in it."""
     # On JAX, `take` also writes NaN for places beyond the table.
     return table[places] if keras.backend.backend() == "jax" else ops.take(table, places, axis=0)
 
 
-def _last_passed(
+def _find_last_passed(
     columns: Sequence[Sequence[Tensor]], is_past: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """The last knot that is passed, or the first: its place, int32, and its entries of all columns.
@@ -298,14 +302,14 @@ def _are_few(rows: Tensor) -> bool:
     return rows.shape[0] is not None and rows.shape[0] < _FEW_ROWS
 
 
-def _num_parts(line: Tensor, num_lines: int) -> int:
+def _choose_num_parts(line: Tensor, num_lines: int) -> int:
     """The number of parts in which the rows of each line are summed."""
     if _are_few(line):
         return _NUM_PARTS_OF_FEW_ROWS
     return min(_NUM_PARTS_ON_GPU, _MOST_SUMS_ON_GPU // num_lines) if runs_on_gpu() else _NUM_PARTS
 
 
-def _sums_of_hats(rows: Tensor, logits: Tensor, knots: Tensor) -> Tensor:
+def _sum_hats(rows: Tensor, logits: Tensor, knots: Tensor) -> Tensor:
     """Sums over the rows of each hat function, (K,), as `hat_basis` but with ends that continue.
 
     The share of a segment that lies right of a logit, 1 before and 0 behind the segment, is the sum

@@ -71,7 +71,7 @@ def check_rows(
         check_probabilities(read, argument)
     logits = read if from_logits else logits_of_probabilities(read)
     # All later code computes on logits; probabilities were only the user's form.
-    shares = None if labels is None else _shares_of(labels, logits, numbers)
+    shares = None if labels is None else _read_shares(labels, logits, numbers)
     rows = Rows(logits, shares, weights, numbers=numbers)
     if both_classes and labels is not None:
         refuse_absent_classes(rows.shares.sum(axis=0), counted.num_given or len(rows))
@@ -82,7 +82,7 @@ def check_rows(
     return rows
 
 
-def _shares_of(labels: ArrayLike, scores: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
+def _read_shares(labels: ArrayLike, scores: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
     """Labels (n,) in [0, 1], or class shares (n, K); raises for invalid ones."""
     if scores.ndim == 2:
         return class_shares(labels, len(scores), scores.shape[1], numbers)
@@ -90,7 +90,7 @@ def _shares_of(labels: ArrayLike, scores: np.ndarray, numbers: np.ndarray | None
     if (bad := ~((shares >= 0) & (shares <= 1))).any():
         # Labels outside [0, 1] with scores of 0 and 1 are most likely scores and labels swapped.
         are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
-        advice = _look_swapped("logits") if are_swapped else label_advice(shares)
+        advice = _describe_swap("logits") if are_swapped else label_advice(shares)
         expected = "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share between."
         refuse_rows(bad, shares, expected, advice, numbers)
     return shares
@@ -233,10 +233,10 @@ def warn_if_swapped(labels: ArrayLike, predictions: np.ndarray, what: str = "pre
     if is_of_classes(predictions) or not all(map(are_0_or_1, (predictions[:100], predictions))):
         return
     if len(np.unique(predictions)) == 2 and len(np.unique(np.asarray(labels))) > _HANDFUL:
-        warn(_look_swapped(what))
+        warn(_describe_swap(what))
 
 
-def _look_swapped(what: str) -> str:
+def _describe_swap(what: str) -> str:
     first, second = ("labels", what) if what == "predictions" else (what, "labels")
     return (
         f"Labels and {what} look swapped: all {what} are 0 or 1, but the labels are not. Pass the "

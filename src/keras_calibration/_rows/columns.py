@@ -201,7 +201,7 @@ def numbers_in_float32(values: Any, name: str) -> Any:
     return values
 
 
-def _in_numpy(values: Any) -> Any:
+def _convert_to_numpy(values: Any) -> Any:
     if hasattr(values, "toarray"):
         return values.toarray()
     # NumPy reads a dense tensor without a copy. Keras' conversion copies, and NumPy 2.4 warns of
@@ -212,4 +212,4 @@ def _in_numpy(values: Any) -> Any:
 
 
 # `calibration_records` knows no tensors; this teaches its readers to take them.
-FROM_OTHERS.append(_in_numpy)
+FROM_OTHERS.append(_convert_to_numpy)

@@ -54,7 +54,7 @@ def inputs_of(
         {'site': array([3, 1])}
     """
     if is_table(x):
-        x, counted = _one_matrix(x, expected, counted, apart)
+        x, counted = _arrange_table(x, expected, counted, apart)
     if isinstance(expected, Mapping) and len(expected) == 1 and not isinstance(x, Mapping):
         # As in Keras, one input needs no name.
         x = {name: x for name in expected}
@@ -65,8 +65,8 @@ def inputs_of(
         if not isinstance(x, Mapping):
             raise ValueError(f"{what}, {sorted(named)}. Received: {type(x).__name__}.")
         known(what, named, x, missing=True)
-        return {n: _entered(x[n], part, n, ids, counted, numeric) for n, part in named.items()}
-    return _entered(x, expected, "x", ids, counted, numeric)
+        return {n: _enter_part(x[n], part, n, ids, counted, numeric) for n, part in named.items()}
+    return _enter_part(x, expected, "x", ids, counted, numeric)
 
 
 def named_inputs(tensors: Inputs) -> Inputs:
@@ -154,10 +154,10 @@ def structured(inputs: Inputs, expected: Inputs) -> Inputs:
     columns = keras.tree.flatten(inputs)
     if len(columns) != len(symbolic):
         return inputs  # Keras reports the error.
-    return keras.tree.pack_sequence_as(expected, list(map(_with_rank, symbolic, columns)))
+    return keras.tree.pack_sequence_as(expected, list(map(_match_rank, symbolic, columns)))
 
 
-def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
+def _match_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
     # Only columns come in two ranks, (n,) and (n, 1).
     shape = getattr(values, "shape", None)
@@ -177,7 +177,7 @@ def input_names(named: Any) -> dict[str, keras.KerasTensor]:
     return {tensor.name: tensor for tensor in keras.tree.flatten(named)}
 
 
-def _entered(
+def _enter_part(
     x: Any,
     expected: Any,
     name: str,
@@ -187,7 +187,7 @@ def _entered(
 ) -> Any:
     """`inputs_of` for a part of the inputs: a column, or a structure of columns."""
     # Walk through data and expected structure together, down to single columns.
-    entered = functools.partial(_entered, ids=ids, counted=counted, numeric=numeric)
+    entered = functools.partial(_enter_part, ids=ids, counted=counted, numeric=numeric)
     if isinstance(expected, Mapping):
         columns = by_name(x)
         if not isinstance(columns, Mapping) or any(key not in columns for key in expected):
@@ -215,7 +215,7 @@ def _entered(
     return entering(column, repr(name), expected, name in ids or expected.name in ids)
 
 
-def _one_matrix(
+def _arrange_table(
     table: Any, expected: Any, counted: Counted, apart: Collection[str]
 ) -> tuple[Any, Counted]:
     """The columns of a table by name, or as one matrix if that is what the model expects.
@@ -254,7 +254,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         return values
     column = column_or_tensor(values, name)
     if is_symbolic(column):
-        return _asserted(column, name, dtype, is_id)
+        return _assert_exact(column, name, dtype, is_id)
     array = column if isinstance(column, np.ndarray) else np.asarray(column)
     # A column of strings without any value arrives as floats, all NaN.
     if array.dtype.kind == "f" and dtype == "string" and np.isnan(array).all():
@@ -272,7 +272,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     if is_id or "int" in dtype:
         array = exact_ids(array, name, f"integers ({dtype})" if "int" in dtype else "ids")
         # Ids must survive the dtype exactly: beyond this range, two ids would become one.
-        low, high = _exact_numbers(dtype)
+        low, high = _find_exact_range(dtype)
         refuse_rows(
             ((array < low) | (array > high)).reshape(-1),
             array.reshape(-1),
@@ -287,7 +287,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         return array.astype("float32" if dtype == "bfloat16" else dtype)
 
 
-def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
+def _assert_exact(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
     """A tensor of a graph that raises when it is computed if a value would change."""
     source = keras.backend.standardize_dtype(getattr(values, "dtype", "string"))
     is_read = source == "string" or isinstance(values, keras.KerasTensor)
@@ -295,7 +295,7 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
         return values  # only TensorFlow can raise in a graph
     import tensorflow as tf
 
-    low, high = _exact_numbers(dtype)
+    low, high = _find_exact_range(dtype)
     # A float at the limit may be a rounded id, so the limit itself is out.
     if "float" in source:
         low = max(low, 1 - holds(source))
@@ -311,7 +311,7 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
         return tf.identity(values)
 
 
-def _exact_numbers(dtype: str) -> tuple[int, int]:
+def _find_exact_range(dtype: str) -> tuple[int, int]:
     """The range of whole numbers that an input holds exactly; Keras passes floats in float32."""
     if "float" in dtype:
         most = min(holds(dtype), holds("float32"))

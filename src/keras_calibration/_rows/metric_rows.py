@@ -52,12 +52,12 @@ def logit_rows(
 
 def real_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str) -> Rows:
     """As `probability_rows`, for labels and predictions that may be any real numbers."""
-    return _weightless_replaced(*aligned_rows(y_true, y_pred, sample_weight), dtype)
+    return _replace_weightless(*aligned_rows(y_true, y_pred, sample_weight), dtype)
 
 
 def rows_or_nan(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:
     """Aligned rows cast to one dtype, with NaN for labels outside [0, 1] and negative weights."""
-    labels, predictions, weights = _weightless_replaced(labels, predictions, weights, dtype)
+    labels, predictions, weights = _replace_weightless(labels, predictions, weights, dtype)
     return nan_outside_unit_interval(labels), predictions, weights
 
 
@@ -118,12 +118,12 @@ def aligned_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -
     predictions = as_tensor(y_pred, "Predictions")
     one_column("y_pred", tuple(predictions.shape))
     predictions = ops.reshape(predictions, (-1,))
-    labels = _aligned(as_tensor(y_true, "Labels"), predictions, "y_true")
+    labels = _align(as_tensor(y_true, "Labels"), predictions, "y_true")
     # If the two are not swapped, the first 100 rows mostly show it, and no others are read.
     can_be_read = not is_symbolic(predictions) and not is_symbolic(labels)
     if can_be_read and are_0_or_1(as_array(predictions[:100])):
         warn_if_swapped(as_array(labels), as_array(predictions))
-    return labels, predictions, _weights(sample_weight, predictions)
+    return labels, predictions, _read_weights(sample_weight, predictions)
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
@@ -140,7 +140,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
     return ops.cast(values, keras.backend.result_type(values.dtype, "uint8"))
 
 
-def _weightless_replaced(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:
+def _replace_weightless(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:
     """Rows cast to one dtype, with valid labels and predictions where the weight is 0.
 
     Rows of weight 0 may hold NaN, and 0 · NaN would be NaN. Negative weights become NaN.
@@ -150,7 +150,7 @@ def _weightless_replaced(labels: Tensor, predictions: Tensor, weights: Tensor, d
     counts = weights != 0
     labels = ops.where(counts, labels, 0.0)
     predictions = ops.where(counts, predictions, 0.5)
-    return labels, predictions, _nan_where_negative(weights)
+    return labels, predictions, _mask_negative(weights)
 
 
 def class_rows(
@@ -183,12 +183,12 @@ def class_rows(
         )
     # Checks the number of rows at run time if the static shape is unknown.
     labels = distribution_or_nan(labels) + ops.zeros_like(predictions)
-    weights = ops.cast(_weights(sample_weight, predictions[:, 0]), dtype)
-    # As in `_weightless_replaced`, for class probabilities.
+    weights = ops.cast(_read_weights(sample_weight, predictions[:, 0]), dtype)
+    # As in `_replace_weightless`, for class probabilities.
     counts = ops.expand_dims(weights != 0, 1)
     labels = ops.where(counts, labels, 1 / shape[1])
     predictions = ops.where(counts, predictions, 1 / shape[1])
-    return labels, predictions, _nan_where_negative(weights)
+    return labels, predictions, _mask_negative(weights)
 
 
 def distribution_or_nan(values: Tensor) -> Tensor:
@@ -261,21 +261,21 @@ def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
         )
 
 
-def _weights(sample_weight: Tensor | None, predictions: Tensor) -> Tensor:
+def _read_weights(sample_weight: Tensor | None, predictions: Tensor) -> Tensor:
     """Weights `(n,)`: ones for None; a scalar is the weight of all rows."""
     if sample_weight is None:
         return ops.ones_like(predictions)
     sample_weight = as_tensor(sample_weight, "Weights")
     if len(sample_weight.shape) == 0:
         return ops.broadcast_to(sample_weight, ops.shape(predictions))
-    return _aligned(sample_weight, predictions, "sample_weight")
+    return _align(sample_weight, predictions, "sample_weight")
 
 
-def _nan_where_negative(weights: Tensor) -> Tensor:
+def _mask_negative(weights: Tensor) -> Tensor:
     return ops.where(weights >= 0, weights, float("nan"))
 
 
-def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
+def _align(values: Tensor, predictions: Tensor, name: str) -> Tensor:
     """The values as a flat tensor, one for each prediction; `(n,)` and `(n, 1)` would broadcast."""
     one_column(name, tuple(values.shape))
     values = ops.reshape(values, (-1,))

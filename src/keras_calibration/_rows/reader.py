@@ -91,10 +91,10 @@ class Reader:
                     "(x, y) or (x, y, sample_weight)."
                 )
             # A fit needs all rows several times, so a data set is read into memory once.
-            x, y, sample_weight = self._in_memory(x, (time, groups))
+            x, y, sample_weight = self._load_into_memory(x, (time, groups))
         else:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
-        y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
+        y, sample_weight = (_pick_output(part, self.label_names) for part in (y, sample_weight))
         # Of a table that becomes one matrix, what these arguments name is no part.
         apart = {part for part in (y, sample_weight, groups, time) if isinstance(part, str)}
         # What a fit reads as features may be neither; and no input of a model is its label.
@@ -109,7 +109,7 @@ class Reader:
         # The door calls this after it has read the weights: the model computes no row of weight 0.
         def scores(counted: Counted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             inputs = as_inputs(x, self.structure, self.ids, counted, self.numeric, apart)
-            num_rows = _num_rows(inputs, counted.of(y, "labels"), counted.weights)
+            num_rows = _count_rows(inputs, counted.of(y, "labels"), counted.weights)
             logits, features = self.compute(inputs, verbose if num_rows > _MANY_ROWS else 0)
             return logits, {name: as_array(column) for name, column in features.items()}
 
@@ -125,11 +125,11 @@ class Reader:
         )
         return rows_of(given, self.wanted)
 
-    def _in_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
+    def _load_into_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
         """The columns that are read, labels and weights of a data set, as arrays."""
         # Drop columns that nobody reads before they fill the memory.
         inputs = inputs_by_name(self.structure, self.structure)
-        parts = [_arrays(batch, inputs, more) for batch in _iterate(batches)]
+        parts = [_read_batch(batch, inputs, more) for batch in _iterate(batches)]
         if not parts:
             raise ValueError("The development set is empty. Received: a dataset without batches.")
         x, y, *weights = keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
@@ -148,10 +148,10 @@ def as_inputs(
     if is_batches(x):
         return x
     inputs = inputs_of(x, expected, ids, counted, numeric, apart)
-    return keras.tree.map_structure(_as_input, structured(inputs, expected))
+    return keras.tree.map_structure(_convert_to_input, structured(inputs, expected))
 
 
-def _arrays(batch: Any, inputs: Collection[str], more: Sequence) -> tuple[Any, ...]:
+def _read_batch(batch: Any, inputs: Collection[str], more: Sequence) -> tuple[Any, ...]:
     """Inputs, labels and optional weights of a batch, with only the columns that are read."""
     if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)) or batch[1] is None:
         raise ValueError(
@@ -181,7 +181,7 @@ def is_batches(x: Data) -> bool:
     return isinstance(x, Iterable) and not is_arrays
 
 
-def _one_output(values: Any, names: Collection[str]) -> Any:
+def _pick_output(values: Any, names: Collection[str]) -> Any:
     """The labels or weights of the output with one of the names, if they are a dictionary."""
     if not isinstance(values, Mapping):
         return values
@@ -221,7 +221,7 @@ def _iterate(batches: Iterable) -> Iterator:
     return iter(batches)
 
 
-def _num_rows(inputs: Inputs, labels: Any, weights: Any) -> int:
+def _count_rows(inputs: Inputs, labels: Any, weights: Any) -> int:
     """The number of rows; raises if inputs, labels and weights differ in it, or there is none."""
     paths = keras.tree.flatten_with_path(inputs)
     columns = {f"input {'.'.join(map(str, path)) or 'x'}": column for path, column in paths}
@@ -233,7 +233,7 @@ def _num_rows(inputs: Inputs, labels: Any, weights: Any) -> int:
     return num_rows["labels"]
 
 
-def _as_input(values: Tensor) -> Tensor:
+def _convert_to_input(values: Tensor) -> Tensor:
     """A NumPy array, or a tensor for strings, because Keras accepts strings only as tensors."""
     if is_sparse(values) and len(values.shape) == 2:
         return as_csr(values)

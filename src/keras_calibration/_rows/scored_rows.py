@@ -57,7 +57,7 @@ class ScoredRows:
 
         Labels are in [0, 1], or 0 and 1 with `are_binary`.
         """
-        arguments = _arguments(self.predictions)
+        arguments = _name_arguments(self.predictions)
         predictions = {
             name: probabilities_of(values.astype(np.float64), from_logits, arguments[name])
             for name, values in self.predictions.items()
@@ -105,7 +105,7 @@ def scored_rows(
     refuse_repeated("Argument `features` must have one column of each name", table)
     instance("features", table, Mapping, "a mapping of column names to values, or a data frame")
     named = predictions if isinstance(predictions, Mapping) else {PREDICTED: predictions}
-    arguments = _arguments(named)
+    arguments = _name_arguments(named)
     given = {arguments[name]: values for name, values in named.items()}
     given |= {"labels": labels, "sample_weight": sample_weight}
     warn_of_other_order(**{str(name): values for name, values in table.items()} | given)
@@ -117,12 +117,12 @@ def scored_rows(
     }
     y = numbers_of(counted.of(labels, "labels"), "Labels")
     if not (may_be_classes and any(map(is_of_classes, read.values()))):
-        y = _flat(y, "labels")
-        read = {name: _flat(values, arguments[name]) for name, values in read.items()}
+        y = _flatten(y, "labels")
+        read = {name: _flatten(values, arguments[name]) for name, values in read.items()}
     if not len(y):
         raise ValueError("Arguments `labels` and `predictions` must hold rows. Received: none.")
     values = {
-        name: _flat(exact_array(counted.of(column, repr(name)), repr(name)), str(name))
+        name: _flatten(exact_array(counted.of(column, repr(name)), repr(name)), str(name))
         for name, column in table.items()
     }
     sizes = {"labels": len(y)} | {arguments[name]: len(p) for name, p in read.items()}
@@ -140,13 +140,13 @@ def scored_rows(
     return ScoredRows(y, read, exact, numeric, counted)
 
 
-def _arguments(named: Mapping[str, Any]) -> dict[str, str]:
+def _name_arguments(named: Mapping[str, Any]) -> dict[str, str]:
     """How the user calls each of the predictions."""
     if list(named) == [PREDICTED]:
         return {PREDICTED: "predictions"}
     return {name: f"predictions[{name!r}]" for name in named}
 
 
-def _flat(values: np.ndarray, name: str) -> np.ndarray:
+def _flatten(values: np.ndarray, name: str) -> np.ndarray:
     one_column(name, values.shape)
     return values.reshape(-1)

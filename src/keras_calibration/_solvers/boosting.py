@@ -213,10 +213,10 @@ class _Trees:
                 if state.iteration + 1 - best >= (_PATIENCE if best else _FIRST_PATIENCE):
                     raise self.lightgbm.callback.EarlyStopException(best, [])
 
-            train = self._dataset(fitted, self._starts(logits), columns)
+            train = self._build_dataset(fitted, self._correct_logits(logits), columns)
             # Held-out rows keep their plain logits: at prediction time, nobody knows a cluster's
             # bias.
-            valid = [self._dataset(held_out, self.rows.logits, self.columns, train)]
+            valid = [self._build_dataset(held_out, self.rows.logits, self.columns, train)]
             model = self.lightgbm.train(
                 self.parameters, train, limit, valid_sets=valid, callbacks=[end_early]
             )
@@ -225,7 +225,9 @@ class _Trees:
 
     def fit_all(self, num_rounds: int) -> Any:
         """The model of all scored rows after a number of rounds."""
-        data = self._dataset(self.scored, self._starts(self.rows.logits), self.columns)
+        data = self._build_dataset(
+            self.scored, self._correct_logits(self.rows.logits), self.columns
+        )
         return self.lightgbm.train(self.parameters, data, num_rounds)
 
     def lowest(self, parts: Sequence[int]) -> int:
@@ -270,7 +272,7 @@ class _Trees:
                 logits[scored] += self.models[part].predict(self.columns[scored], **options)
         return logits
 
-    def _starts(self, logits: np.ndarray) -> np.ndarray:
+    def _correct_logits(self, logits: np.ndarray) -> np.ndarray:
         """The logits (n,) below the trees, corrected by the bias of each cluster."""
         if self.clusters is None:
             return logits
@@ -279,7 +281,7 @@ class _Trees:
         starts[self.scored] += biases_of(scored_rows, self.clusters[self.scored])
         return starts
 
-    def _dataset(
+    def _build_dataset(
         self, numbers: np.ndarray, logits: np.ndarray, columns: np.ndarray, reference: Any = None
     ) -> Any:
         return self.lightgbm.Dataset(
@@ -326,7 +328,7 @@ def tables_of(
         threshold = node["threshold"]
         right = (codes >> place & 1).astype(bool)
         # The tables compare in float32, LightGBM in float64; the same rows have to go left.
-        rounded, is_above = _float32_below(threshold), threshold > 0
+        rounded, is_above = _round_down_to_float32(threshold), threshold > 0
         are_missing_left = node["default_left"] if node["missing_type"] == "NaN" else threshold >= 0
         # A split without missing values in training reads them as 0, which goes left if 0 <= t.
         if abs(threshold) > LARGEST:  # all numbers are on one side
@@ -337,7 +339,7 @@ def tables_of(
             # Missing values go right. A comparison with NaN is false, so that a true one has to
             # mean left: -x > -t', where t' is the next number above t.
             column, right = column + model.num_feature(), ~right
-            rounded = -_next_float32(rounded, np.inf)
+            rounded = -_find_next_float32(rounded, np.inf)
         splits[place, tree], thresholds[place, tree] = column, rounded
         fill(tree, node["left_child"], reached & ~right)
         fill(tree, node["right_child"], reached & right)
@@ -348,16 +350,16 @@ def tables_of(
     return splits, thresholds, leaves
 
 
-def _float32_below(threshold: float) -> np.float32:
+def _round_down_to_float32(threshold: float) -> np.float32:
     """The largest float32 t with `x <= t` for the same float32 values x as `x <= threshold`."""
     if abs(threshold) <= float(_LIKE_ZERO):
         # LightGBM reads values of at most this magnitude as 0: all of them are on one side.
-        return _LIKE_ZERO if threshold >= 0 else _next_float32(-_LIKE_ZERO, -np.inf)
+        return _LIKE_ZERO if threshold >= 0 else _find_next_float32(-_LIKE_ZERO, -np.inf)
     nearest = np.float32(np.clip(threshold, -LARGEST, LARGEST))
     # Rounding to the nearest float32 may end above the threshold; then the next one below is it.
-    return nearest if float(nearest) <= threshold else _next_float32(nearest, -np.inf)
+    return nearest if float(nearest) <= threshold else _find_next_float32(nearest, -np.inf)
 
 
-def _next_float32(value: np.float32, towards: float) -> np.float32:
+def _find_next_float32(value: np.float32, towards: float) -> np.float32:
     with np.errstate(over="ignore"):
         return np.nextafter(value, np.float32(towards))

@@ -132,7 +132,7 @@ def segment_figures(
     # NumPy sorts integers of 16 bits by radix, several times faster.
     order = np.argsort(ids.astype(np.min_scalar_type(ids.max())), kind="stable")
     numbers = np.stack([counts, counts * predictions])[:, order]
-    order = order[_large_enough(ids[order], numbers, min_rows, min_positives)]
+    order = order[_are_large_enough(ids[order], numbers, min_rows, min_positives)]
     if not len(order):
         return SegmentFigures(order, order, *np.zeros((6, 0)))
     columns = (ids, labels, predictions, weights, counts)
@@ -150,7 +150,7 @@ def segment_figures(
     cumulative -= np.repeat(cumulative[starts] - residual[starts], lengths)
     # C counts only where the prediction changes: between ties, it would depend on their order.
     is_end = np.r_[changes | (p[1:] != p[:-1]), True]
-    error, rises = _ranges(cumulative[is_end], np.cumsum(is_end)[starts] - is_end[starts])
+    error, rises = _find_ranges(cumulative[is_end], np.cumsum(is_end)[starts] - is_end[starts])
     error = np.where(error < _SMALLEST_ERROR, 0.0, error)
     # σ² of the sum, if each label is a Bernoulli draw with its prediction as probability.
     variance = np.add.reduceat(share**2 / counts * p * (1 - p), starts)
@@ -210,7 +210,7 @@ def correlation_in_groups(
     return float(np.clip(pairs.sum() / max(number[others > 0].sum(), 1), 0.0, 1.0))
 
 
-def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Range of each segment's values and 0, and whether its upper end comes after the lower one."""
     counts = np.diff(np.r_[starts, len(values)])
     ends, places = [], []
@@ -226,7 +226,7 @@ def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndar
     return ends[0] + ends[1], places[0] > places[1]
 
 
-def _large_enough(
+def _are_large_enough(
     ids: np.ndarray, numbers: np.ndarray, min_rows: int, min_positives: float
 ) -> np.ndarray:
     """Whether each row, in order of the segments, belongs to a segment that is large enough.

@@ -46,7 +46,7 @@ def solve_blocks(matrices: Array, right_sides: Array) -> Array:
     return np.linalg.solve(matrices, right_sides)
 
 
-def _inverse(matrix: Array) -> Array:
+def _invert(matrix: Array) -> Array:
     """The inverse of a positive definite matrix, by Cholesky: three times as fast as `inv`."""
     factor, failed = lapack.dpotrf(matrix.T)
     if failed:  # rounding made the matrix indefinite
@@ -117,7 +117,7 @@ class Effect(ABC):
         # `t = u - H⁻¹ g ~ N(0, S + H⁻¹)`. The scores `r = H t ~ N(0, H S H + H)` need no inverse.
         scores = np.einsum("vij,vj->vi", precision, self.coefficients) - gradient
         if len(self.deviations) == 1:  # no coefficients are outside the group
-            yield _scale_likelihood(precision, scores)
+            yield _build_scale_likelihood(precision, scores)
             return
         for group in range(len(self.deviations)):
             # Integrating out the coefficients outside the group leaves a normal density whose
@@ -130,7 +130,7 @@ class Effect(ABC):
             right = np.concatenate([across.transpose(0, 2, 1), scores[:, outside, None]], axis=2)
             explained = across @ np.linalg.solve(outer, right)
             information = precision[:, inside][:, :, inside] - explained[:, :, :-1]
-            yield _scale_likelihood(information, scores[:, inside] - explained[:, :, -1])
+            yield _build_scale_likelihood(information, scores[:, inside] - explained[:, :, -1])
 
     def set_deviations(self, gradient: Array, precision: Array, log_prior: Callable) -> None:
         """Sets each s to its mode, given the others and working responses."""
@@ -147,7 +147,7 @@ class Effect(ABC):
             self.deviations[group] = scales[3]
 
 
-def _scale_likelihood(information: Array, scores: Array) -> Callable[[Array], Array]:
+def _build_scale_likelihood(information: Array, scores: Array) -> Callable[[Array], Array]:
     """The log likelihoods of s (m,) for scores (blocks, p) distributed as `N(0, s² H² + H)`."""
     # Along the eigenvectors of H, the scores are independent, `r_j ~ N(0, s² λ_j² + λ_j)`.
     if information.shape[1] == 1:  # there may be millions of them
@@ -278,7 +278,7 @@ class CurvesEffect(Effect):
         """Sums over all rows, which are one block."""
         cross = [self.by_coefficient(curvature * phi, places, functions) for phi in functions]
         gradient = self.by_coefficient(residual, places, functions)
-        return gradient, self._hessian(places, curvature)[None], np.stack(cross, axis=2)
+        return gradient, self._compute_hessian(places, curvature)[None], np.stack(cross, axis=2)
 
     def scale_likelihoods(
         self, gradient: Array, precision: Array
@@ -289,7 +289,7 @@ class CurvesEffect(Effect):
         become small together, then all large, and so on.
         """
         # One inverse serves all groups: the inverse of a block of it is a Schur complement.
-        covariance = _inverse(precision[0] + np.diag(self.shrinkage))
+        covariance = _invert(precision[0] + np.diag(self.shrinkage))
         scores = precision[0] @ self.coefficients[0] - gradient[0]
         for group, previous in enumerate(self.deviations.copy()):
             inside = self.group == group
@@ -298,16 +298,16 @@ class CurvesEffect(Effect):
             eye = np.eye(len(across))
             # The inverse of the group's block of C is the Schur complement plus the prior
             # precision; without the latter, it is the information of the rows.
-            inverse = _inverse(within)
+            inverse = _invert(within)
             explained = inverse @ (across @ scores)
-            yield _scale_likelihood((inverse - previous**-2 * eye)[None], explained[None])
+            yield _build_scale_likelihood((inverse - previous**-2 * eye)[None], explained[None])
             # The caller has set the s of this group by now. The Woodbury identity updates C with a
             # matrix of the group's size, instead of a new inverse of the whole block.
             change = self.deviations[group] ** -2 - previous**-2
             if abs(np.log(self.deviations[group] / previous)) > _UNCHANGED_SCALE:
                 covariance -= across.T @ np.linalg.solve(eye + change * within, change * across)
 
-    def _hessian(self, columns: Sequence[NumericColumn], curvature: Array) -> Array:
+    def _compute_hessian(self, columns: Sequence[NumericColumn], curvature: Array) -> Array:
         """Hessian by all coefficients (p, p)."""
         hessian = np.empty((len(self.group), len(self.group)))
         places = [slice(a, b) for a, b in itertools.pairwise([0, *self._ends, len(hessian)])]

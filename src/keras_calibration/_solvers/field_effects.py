@@ -121,7 +121,7 @@ class FieldEffects:
             sets_scales = not settled and gain <= _NEAR_OPTIMUM
             previous = self.deviations()
             last_gain = gain
-            start = self._parameters()
+            start = self._read_parameters()
             gain = max(self.improve_effect(n, sets_scales) for n in range(len(self.effects)))
             # The gain is quadratic in the step, so `_extrapolate` takes its root for the ratio of
             # steps.
@@ -145,7 +145,7 @@ class FieldEffects:
     def improve_effect(self, number: int, with_deviations: bool) -> float:
         """A Newton step on β and the coefficients of an effect, after updating its s."""
         effect = self.effects[number]
-        gradient, hessian, (by_block, precision, cross) = self._derivatives_for_step(number)
+        gradient, hessian, (by_block, precision, cross) = self._refresh_derivatives(number)
         if with_deviations:
             effect.set_deviations(by_block, precision, self.log_prior)
         shrinkage = effect.shrinkage
@@ -196,7 +196,7 @@ class FieldEffects:
             return Derivatives(gradient, kept.hessian, (*sums, *kept.sums[1:]))
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)
 
-    def _derivatives_for_step(self, number: int) -> Derivatives:
+    def _refresh_derivatives(self, number: int) -> Derivatives:
         """The derivatives for a step; Hessians are reused while the curve has hardly moved.
 
         All parts of a Hessian come from the same curve; mixed parts might not be positive definite.
@@ -210,7 +210,7 @@ class FieldEffects:
             self._kept[number] = self._moved, fresh
         return fresh
 
-    def _parameters(self) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _read_parameters(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """β, and the coefficients of the effects."""
         return self.beta, [effect.coefficients for effect in self.effects]
 
@@ -230,14 +230,14 @@ class FieldEffects:
             return
         factor = share / (1 - share)
         beta = self.beta + factor * (self.beta - start[0])
-        pairs = zip(self._parameters()[1], start[1], strict=True)
+        pairs = zip(self._read_parameters()[1], start[1], strict=True)
         coefficients = [after + factor * (after - before) for after, before in pairs]
         if not np.any(beta < self.lower):
-            self._move_to(beta, coefficients, self._objective())
+            self._move_to(beta, coefficients, self._compute_objective())
 
     def _move_to(self, beta: np.ndarray, coefficients: Sequence[np.ndarray], limit: float) -> None:
         """Sets all parameters, unless the objective would exceed a limit."""
-        previous_parameters, previous_loss = self._parameters(), self.loss
+        previous_parameters, previous_loss = self._read_parameters(), self.loss
         self._set_parameters(beta, coefficients)
         self.loss = 0.0
         for block in self.blocks:
@@ -245,7 +245,7 @@ class FieldEffects:
             self.loss += block.loss_of(block.next)
             block.take_step()
         # A move of all effects at once makes every kept Hessian too old.
-        if self._objective() <= limit:
+        if self._compute_objective() <= limit:
             self._kept = {}
             return
         # Taking the step a second time swaps the old curves back, without computing them again.
@@ -267,7 +267,7 @@ class FieldEffects:
         for effect, places in zip(self.effects, block.places, strict=True):
             effect.add_to(block.next, places, functions, effect.coefficients)
 
-    def _objective(self) -> float:
+    def _compute_objective(self) -> float:
         """The log loss and all priors, summed over the rows."""
         prior = self.ridge @ (self.beta - self.centre) ** 2
         prior += sum(np.sum(effect.coefficients**2 * effect.shrinkage) for effect in self.effects)
@@ -300,9 +300,9 @@ class FieldEffects:
         self, step: np.ndarray, gain: float, number: int | None = None, effect_step: Any = 0.0
     ) -> float:
         """Takes the step, halved until the objective does not rise; returns the expected gain."""
-        before = self._objective()
+        before = self._compute_objective()
         loss = self.loss
-        (beta, coefficients) = self._parameters()
+        (beta, coefficients) = self._read_parameters()
         # If the expected gain is below rounding, a shorter step cannot show a fall either.
         is_tiny = gain <= _TOLERANCE * self.total_weight
         # Backtracking: the objective is convex, so a step that is short enough does not raise it,
@@ -313,7 +313,7 @@ class FieldEffects:
             if number is not None:
                 self.effects[number].coefficients = coefficients[number] - size * effect_step
             self.loss, moved = self._try_step(self.beta - beta, number, -size * effect_step)
-            if self._objective() <= before:
+            if self._compute_objective() <= before:
                 for block in self.blocks:
                     block.take_step()
                 self._moved += moved

@@ -283,7 +283,7 @@ def _fit_curves(
     scales = np.zeros((len(tables), 3))
     scales[:, : deviations.shape[1]] = deviations
     # Drawn curves changed the loss. Only the levels are fitted again, which cannot break the order.
-    levels = _levels_of(fit, tables)
+    levels = _fix_shapes(fit, tables)
     num_further, converged_again = levels.run(learn_scales=False)
     result = FieldCurves(
         values=values + (levels.beta[0] - fit.beta[0]),
@@ -303,7 +303,7 @@ def _fit_curves(
     return result, is_drawn
 
 
-def _levels_of(fit: FieldEffects, tables: Sequence[TableEffect]) -> FieldEffects:
+def _fix_shapes(fit: FieldEffects, tables: Sequence[TableEffect]) -> FieldEffects:
     """A fit of the levels alone (the first function, a constant), in which all else is fixed."""
     levels = [TableEffect(len(table.coefficients) - 1, np.zeros(1, int)) for table in tables]
     for level, table in zip(levels, tables, strict=True):

@@ -65,9 +65,9 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
     averaged, curve_variances = [], []
     for effect, at_effect in zip(fit.effects, derivatives, strict=True):
         if isinstance(effect, TableEffect):
-            averaged.append(_averaged_over_spread(fit, effect, at_effect, are_pooled))
+            averaged.append(_average_over_spread(fit, effect, at_effect, are_pooled))
         elif isinstance(effect, CurvesEffect):
-            curve_variances = _curve_variances(effect, at_effect.sums, fit.log_prior)
+            curve_variances = _find_variances(effect, at_effect.sums, fit.log_prior)
     return FieldPosterior(
         # Parameters at their bounds count as known: they have no variance.
         factor=covariance_factor(derivatives[0].hessian, fit.beta > fit.lower),
@@ -77,25 +77,25 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
     )
 
 
-def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:
+def _find_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:
     """The t of the curves, with the posterior mean of s² of each group, given the other s."""
     squares = []
     for likelihood in effect.scale_likelihoods(*sums[:2]):
         # The grid is even in log s, whose density is s times that of s; a further s makes the prior
         # flat in s² near 0. Together: + 2 log s.
         densities = likelihood(_SPREADS) + 2 * np.log(_SPREADS)
-        squares.append(_shares(densities, log_prior) @ _SPREADS**2)
+        squares.append(_weigh_spreads(densities, log_prior) @ _SPREADS**2)
     factor = covariance_factor(sums[1][0] + np.diag(1 / np.array(squares)[effect.group]))
     return [np.sum(curve**2, axis=1) for curve in effect.on_knots(factor)]
 
 
-def _shares(log_densities: np.ndarray, log_prior: Callable) -> np.ndarray:
+def _weigh_spreads(log_densities: np.ndarray, log_prior: Callable) -> np.ndarray:
     """Posterior probabilities of s on the grid, from its log likelihoods."""
     densities = log_densities + log_prior(_SPREADS)
     return np.asarray(np.exp(densities - special.logsumexp(densities)))
 
 
-def _averaged_over_spread(
+def _average_over_spread(
     fit: FieldEffects, table: TableEffect, derivatives: Derivatives, is_pooled: bool
 ) -> tuple[np.ndarray, float]:
     """Mean squared deviations of offsets from the fitted û, and the root mean square of s.
@@ -134,9 +134,9 @@ def _averaged_over_spread(
     inverses = np.linalg.pinv(matrices, hermitian=True)
     explained = np.einsum("sq,sqr,sr->s", line_gradients, inverses, line_gradients)
     volumes = np.linalg.slogdet(matrices)[1] + [np.log1p(s**2 * curvatures).sum() for s in _SPREADS]
-    # The log density of log s on the grid, without its prior: + 2 log s as in `_curve_variances`.
+    # The log density of log s on the grid, without its prior: + 2 log s as in `_find_variances`.
     densities = 0.5 * (by_spread[:, -1, -1] + explained - volumes) + 2 * np.log(_SPREADS)
-    shares, spreads = _shares(densities, fit.log_prior), _SPREADS
+    shares, spreads = _weigh_spreads(densities, fit.log_prior), _SPREADS
     if is_pooled:
         # Pooling has moved the mode of s. The grid moves with it, and the shape of the posterior
         # stays.

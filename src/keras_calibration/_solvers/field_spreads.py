@@ -56,7 +56,7 @@ def improve_spreads(
         factor: The factor, if an earlier fit has found it; 0 if spreads do not matter; None to find
             it.
     """
-    tables = _tables_of(fit)
+    tables = _list_tables(fit)
     if len(tables) < 2 or fold_weights is None or factor == 0:
         return 0.0
     likelihoods: list[Callable[[np.ndarray], np.ndarray]] = []
@@ -100,14 +100,14 @@ def improve_spreads(
     return best_factor
 
 
-def _tables_of(fit: FieldEffects) -> list[TableEffect]:
+def _list_tables(fit: FieldEffects) -> list[TableEffect]:
     """The effects that belong to fields."""
     return [effect for effect in fit.effects if isinstance(effect, TableEffect)]
 
 
 def _set_spreads(fit: FieldEffects, spreads: np.ndarray) -> None:
     """Sets the spread of each field."""
-    for table, spread in zip(_tables_of(fit), spreads, strict=True):
+    for table, spread in zip(_list_tables(fit), spreads, strict=True):
         table.deviations = np.array([spread])
 
 

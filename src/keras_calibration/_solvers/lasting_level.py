@@ -44,9 +44,9 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     level = fit.curves[-1][:-1] + variance * score
     # Variance of the walk's step between neighbouring knots, for the whole walk.
     steps = walk**2 * np.sum(np.diff(column.basis[:-1, column.group == 0], axis=0) ** 2, axis=1)
-    path = _filtered(level, variance + noise**2, steps)
+    path = _filter_level(level, variance + noise**2, steps)
     # A smaller share must predict clearly better than the full walk, the first one.
-    errors = _forward_errors(level, variance + noise**2, path)
+    errors = _sum_forward_errors(level, variance + noise**2, path)
     best = int(np.argmin(errors))
     if errors[best] >= _EVIDENCE * errors[0]:
         return fit
@@ -59,7 +59,7 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     return replace(fit, curves=[*fit.curves[:-1], curve], spreads=lasting_spreads)
 
 
-def _filtered(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:
+def _filter_level(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """The level (K, shares) at each knot, estimated from the knots up to it."""
     # The Kalman filter of a local level model, for all shares at once: predict, then correct by the
     # gain `P / (P + R)`.
@@ -75,7 +75,7 @@ def _filtered(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.
     return np.stack(path)
 
 
-def _forward_errors(level: np.ndarray, variance: np.ndarray, path: np.ndarray) -> np.ndarray:
+def _sum_forward_errors(level: np.ndarray, variance: np.ndarray, path: np.ndarray) -> np.ndarray:
     """Sums of squared errors (shares,) if the path at each knot predicts the next knots."""
     num_knots = len(level)
     errors = np.zeros(path.shape[1])

@@ -90,7 +90,9 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
     grid = np.unique(np.linspace(logits.min(), logits.max(), _NUM_POINTS))
     noisy = grid[:, None] + noise * points
     # The logit as a difference, log E σ(η) - log E σ(-η): a probability near 1 has no digits left.
-    means = np.interp(logits, grid, _log_means(noisy, shares) - _log_means(-noisy, shares))
+    means = np.interp(
+        logits, grid, _compute_log_means(noisy, shares) - _compute_log_means(-noisy, shares)
+    )
     probabilities = special.expit(means)
     information = weights * probabilities * (1 - probabilities)
     # Weighted least squares of `means - logits` on the logits, centred for its digits.
@@ -109,7 +111,7 @@ def line_of_fit(fit: FieldOffsets, rows: OffsetRows) -> Line:
     return line_of_means(logits, rows.row_weights, fit.spreads.deviations[-1])
 
 
-def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def _compute_log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Logarithms of weighted means of `σ(logits)` over the last axis, up to a constant."""
     return special.logsumexp(special.log_expit(logits), axis=-1, b=shares)
 

@@ -135,7 +135,7 @@ class LogitHistogram:
             # Two atoms with the bin's mean and variance keep its first two moments on the new bins.
             for side in (-1, 1):
                 logits = self.bins.inverse(_CENTRES[filled] + first / weights + side * spreads)
-                _add_class(new, *_numbers_and_offsets(_on_bins(logits, bins)), 0.5 * weights)
+                _add_class(new, *_locate_in_bins(_map_to_bins(logits, bins)), 0.5 * weights)
         return LogitHistogram(moments, self.num_rows, bins, unit=self.unit)
 
     @property
@@ -210,7 +210,7 @@ def logit_histogram(
     for start in range(0, len(columns[0]), _CHUNK_SIZE):
         chunk = [column[start : start + _CHUNK_SIZE] for column in columns]
         chunk = [part.astype(np.result_type(part, np.float32), copy=False) for part in chunk]
-        _add_rows(moments, _on_bins(chunk[0], bins), *chunk[1:])
+        _add_rows(moments, _map_to_bins(chunk[0], bins), *chunk[1:])
     return LogitHistogram(moments, float(len(columns[0])), bins)
 
 
@@ -256,7 +256,7 @@ def bin_numbers(logits: np.ndarray) -> np.ndarray:
         >>> EDGES[numbers], EDGES[numbers + 1]
         (array([-0.015625,  0.015625]), array([0.      , 0.03125]))
     """
-    return _numbers_and_offsets(logits)[0]
+    return _locate_in_bins(logits)[0]
 
 
 FAR_LOGITS_ADVICE = (
@@ -265,7 +265,7 @@ FAR_LOGITS_ADVICE = (
 )
 
 
-def _on_bins(logits: np.ndarray, bins: Line) -> np.ndarray:
+def _map_to_bins(logits: np.ndarray, bins: Line) -> np.ndarray:
     """The logits as the bins hold them."""
     if bins == IDENTITY and max(-logits.min(), logits.max()) <= LARGEST_LOGIT:
         return logits
@@ -275,7 +275,7 @@ def _on_bins(logits: np.ndarray, bins: Line) -> np.ndarray:
 def _add_rows(
     moments: np.ndarray, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
 ) -> None:
-    bin_number, offset = _numbers_and_offsets(logits)
+    bin_number, offset = _locate_in_bins(logits)
     is_positive = labels.astype(np.intp)
     # Hard labels need one pass over cells of class and bin, soft labels a pass for each class.
     if (is_positive == labels).all():
@@ -295,7 +295,7 @@ def _add_class(
         moments[:, power] += np.bincount(cell, values, minlength=len(moments))
 
 
-def _numbers_and_offsets(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _locate_in_bins(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bin number of each logit, and its offset from the centre as float64."""
     outside = logits.min() < -INNER_LIMIT or logits.max() >= INNER_LIMIT
     inside = np.clip(logits, -INNER_LIMIT, INNER_LIMIT) if outside else logits

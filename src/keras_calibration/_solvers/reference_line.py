@@ -47,7 +47,7 @@ def bins_of(logits: np.ndarray, weights: np.ndarray | None = None) -> Line:
         >>> np.allclose(line(np.arange(9.0)), other(7 * np.arange(9.0) + 100))
         True
     """
-    low, middle, high = _quantiles(logits, weights)
+    low, middle, high = _find_quantiles(logits, weights)
     least = _LEAST_SPREAD * abs(middle)
     # Take the denser side, where skewed scores lie close; a side of equal scores has no spread.
     spread = min((side for side in (middle - low, high - middle) if side > least), default=0.0)
@@ -116,16 +116,18 @@ def class_line(rows: Rows) -> Line:
     # class logits spread.
     middles = rows.logits.mean(axis=1, keepdims=True)
     away = np.sqrt(((rows.logits - middles) ** 2).mean(axis=1))
-    middle = _quantiles(middles[:, 0], rows.row_weights)[1]
-    spread = _quantiles(away, rows.row_weights)[2] or float(away.max()) or abs(middle) or 1.0
+    middle = _find_quantiles(middles[:, 0], rows.row_weights)[1]
+    spread = _find_quantiles(away, rows.row_weights)[2] or float(away.max()) or abs(middle) or 1.0
     line = Line(2 / spread, -2 * middle / spread)
     temperature = float(fit_temperature(rows.seen(line)).scales)
     return line.then(Line(max(temperature, _SMALLEST_SLOPE)))
 
 
-def _quantiles(scores: np.ndarray, weights: np.ndarray | None) -> list[float]:
+def _find_quantiles(scores: np.ndarray, weights: np.ndarray | None) -> list[float]:
     if weights is None:
-        return _order_statistics(scores, [math.ceil(share * len(scores)) - 1 for share in _SHARES])
+        return _select_order_statistics(
+            scores, [math.ceil(share * len(scores)) - 1 for share in _SHARES]
+        )
     order = np.argsort(scores, kind="stable")
     mass = np.cumsum(weights[order])
     # The margin is relative: a sum that meets its share up to rounding counts as meeting it, in any
@@ -134,7 +136,7 @@ def _quantiles(scores: np.ndarray, weights: np.ndarray | None) -> list[float]:
     return scores[order[places]].tolist()
 
 
-def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
+def _select_order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
     """`np.sort(scores)[places]`, faster: most scores are only compared with two bounds."""
     sample = np.sort(scores[:: len(scores) // _SAMPLE_SIZE + 1])
     margin, statistics = round(2 * math.sqrt(len(sample))), []

@@ -52,7 +52,7 @@ def copies(rows: Rows) -> np.ndarray | None:
         >>> bool((group[:200] == group[200:]).all())
         True
     """
-    group = _equal_inputs(rows)
+    group = _group_equal_inputs(rows)
     weights = rows.meant_counts
     counts = np.bincount(group, weights)
     is_mixed, is_unlike = np.zeros((2, len(counts)), bool)
@@ -89,7 +89,7 @@ def num_independent(rows: Rows) -> np.ndarray:
     return np.array([len(np.unique(groups[share > 0])) for share in rows.shares.T])
 
 
-def _equal_inputs(rows: Rows) -> np.ndarray:
+def _group_equal_inputs(rows: Rows) -> np.ndarray:
     """Groups of equal logits, features and times, by row (n,), numbered by the logit."""
     logits = rows.logits.reshape(len(rows), -1)[:, 0]
     order = np.argsort(logits, kind="stable")

@@ -67,7 +67,7 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
         # The class with more rows comes first, so that folds do not depend on which is called 1.
         labels = -1 * labels if are_turned_round(rows) else labels
         if (groups := clusters_of(with_copies_grouped(rows))) is not None:
-            return _fold_of_groups(int(folds), rows, groups, seed)
+            return _assign_groups_to_folds(int(folds), rows, groups, seed)
         by_chance = generator_of(seed).random(num_rows)
         fold = np.empty(num_rows, np.int64)
         # Stratify: sort by label, in random order within a label, and deal the folds out in turn.
@@ -84,7 +84,9 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
     return fold
 
 
-def _fold_of_groups(num_folds: int, rows: Rows, groups: np.ndarray, seed: int | None) -> np.ndarray:
+def _assign_groups_to_folds(
+    num_folds: int, rows: Rows, groups: np.ndarray, seed: int | None
+) -> np.ndarray:
     """The fold of each row, for folds that do not divide a group.
 
     The folds depend on which rows a group has, but neither on its name nor on the order of the

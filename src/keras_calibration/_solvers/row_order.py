@@ -41,7 +41,7 @@ def canonical_order(rows: Rows) -> np.ndarray:
     if is_tied.any():
         tied = order[is_tied]
         # The weight comes last, so that two copies of a row stand where one row of weight 2 would.
-        ranks = [*_ranks(rows.take(tied), sign), rows.row_weights[tied]]
+        ranks = [*_rank_columns(rows.take(tied), sign), rows.row_weights[tied]]
         order[is_tied] = tied[np.lexsort(ranks[::-1])]
     return order
 
@@ -65,7 +65,7 @@ def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
 def differ_from_previous(rows: Rows, order: np.ndarray) -> np.ndarray:
     """Whether each row in an order (n,) differs from the one before it, aside from counts."""
     rows = rows.take(order)
-    ranks = _ranks(rows) + ([] if are_counts(rows.weights) else [rows.row_weights])
+    ranks = _rank_columns(rows) + ([] if are_counts(rows.weights) else [rows.row_weights])
     return np.r_[True, np.any([rank[1:] != rank[:-1] for rank in ranks], axis=0)]
 
 
@@ -131,7 +131,7 @@ def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.n
             source[numbers], numbers = first[group], first
         # A row with the count c becomes `copies` rows whose weights are c / copies, rounded down or
         # up so that they add up to c.
-        copies = np.minimum(counts, _max_copies(counts))
+        copies = np.minimum(counts, _limit_copies(counts))
         weight, extra = np.divmod(counts, copies)
         place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
         weights = np.repeat(weight, copies) + (place < np.repeat(extra, copies)).astype(np.float64)
@@ -140,14 +140,14 @@ def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.n
     return with_copies_grouped(separate_rows), numbers, source
 
 
-def _max_copies(counts: np.ndarray) -> int:
+def _limit_copies(counts: np.ndarray) -> int:
     """The largest number of copies of a row that keeps the number of all rows within the limit."""
     max_rows = max(_MAX_ROWS, len(counts))
     copies = range(1, int(counts.max()) + 1)
     return bisect_right(copies, max_rows, key=lambda cap: np.minimum(counts, cap).sum())
 
 
-def _ranks(rows: Rows, sign: int = 1) -> list[np.ndarray]:
+def _rank_columns(rows: Rows, sign: int = 1) -> list[np.ndarray]:
     """All columns but the weights as numbers with the same order and the same ties."""
     columns = [sign * rows.logits, sign * rows.labels, *rows.features.values()]
     columns += [] if rows.times is None else [rows.times]

@@ -113,7 +113,7 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
         distinct, ids = np.unique(texts, return_inverse=True)
         return [str(value) for value in distinct], ids.reshape(-1)
     # Objects of mixed types cannot be sorted, but their keys, pairs of text, can.
-    keys = [_key(value) for value in values.reshape(-1).tolist()]
+    keys = [_identify_value(value) for value in values.reshape(-1).tolist()]
     ordered = sorted(set(keys))
     number = {key: place for place, key in enumerate(ordered)}
     times = Counter(text for text, _ in ordered)
@@ -121,7 +121,7 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
     return names, np.array([number[key] for key in keys], np.int64)
 
 
-def _key(value: Any) -> tuple[str, str]:
+def _identify_value(value: Any) -> tuple[str, str]:
     """How a value is named, and of what kind it is: equal for equal values only."""
     if isinstance(value, bytes):
         return value.decode("utf-8", _UNREADABLE), _TEXT

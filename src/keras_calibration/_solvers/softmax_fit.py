@@ -32,7 +32,7 @@ class SoftmaxFit(Solved):
 
 def mean_class_log_loss(rows: Rows, scales: np.ndarray, biases: np.ndarray) -> float:
     """`Σ w [log Σ_k exp(z_k) - Σ_k y_k z_k] / Σ w` in nats, with `z = scales l + biases`."""
-    return _loss_and_probabilities(rows, scales * rows.logits + biases)[0]
+    return _score_logits(rows, scales * rows.logits + biases)[0]
 
 
 def log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
@@ -49,13 +49,13 @@ def fit_temperature(rows: Rows) -> SoftmaxFit:
     β.
     """
     share = rows.row_weights / rows.row_weights.sum()
-    precision = _precision(rows, float(share @ rows.logits.var(axis=1)))
+    precision = _compute_precision(rows, float(share @ rows.logits.var(axis=1)))
     label_sum = share @ (rows.labels * rows.logits).sum(axis=1)
 
     # The derivative of the mean penalised loss by β: expected minus observed logit.
     def slope(log_scale: float) -> float:
         scale = np.exp(log_scale)
-        _, probabilities = _loss_and_probabilities(rows, scale * rows.logits)
+        _, probabilities = _score_logits(rows, scale * rows.logits)
         expected = share @ (probabilities * rows.logits).sum(axis=1)
         return float(expected - label_sum + precision * (scale - 1))
 
@@ -89,20 +89,20 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     # add up, and the centre is the weighted mean.
     missing = np.maximum(_FEW_ROWS - rows.row_weights @ rows.labels, 0.0)
     towards = fit_temperature(rows).scales if missing.any() else 1.0
-    of_scale_and_bias = [_precision(rows, mean_square), PRECISION / rows.row_weights.sum()]
+    of_scale_and_bias = [_compute_precision(rows, mean_square), PRECISION / rows.row_weights.sum()]
     precision = np.outer(of_scale_and_bias, 1 + missing / PRECISION).reshape(-1)
     centre = np.repeat([1.0, 0.0], num_classes)
     centre[:num_classes] += (towards - 1) * missing / (PRECISION + missing)
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
         scales, biases = theta.reshape(2, num_classes)
-        loss, probabilities = _loss_and_probabilities(rows, scales * rows.logits + biases)
+        loss, probabilities = _score_logits(rows, scales * rows.logits + biases)
         return loss + 0.5 * float(precision @ (theta - centre) ** 2), probabilities
 
     def derivatives(theta: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         residual = share[:, None] * (probabilities - rows.labels)
         gradient = np.r_[(residual * rows.logits).sum(axis=0), residual.sum(axis=0)]
-        hessian = _hessian(rows.logits, probabilities, share)
+        hessian = _compute_hessian(rows.logits, probabilities, share)
         return gradient + precision * (theta - centre), hessian + np.diag(precision)
 
     # At scale 1, very wide logits are saturated, and their gradient vanishes: start at a width of
@@ -120,7 +120,9 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     )
 
 
-def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _compute_hessian(
+    logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray
+) -> np.ndarray:
     """`Σ w [diag(p) - p pᵀ]` in the scales and the biases of the classes, (2 K, 2 K)."""
     # `z_k = a_k l_k + b_k`: the chain rule multiplies each entry of `diag(p) - p pᵀ` by the logits
     # of scales, and by 1 for biases. First the part `-p pᵀ`, then the diagonals.
@@ -132,12 +134,12 @@ def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -
     return hessian + np.block([[squares, firsts], [firsts, sums]])
 
 
-def _precision(rows: Rows, mean_square: float) -> float:
+def _compute_precision(rows: Rows, mean_square: float) -> float:
     """The prior precision of a scale for logits of this mean square, in units of the mean loss."""
     return PRECISION / rows.row_weights.sum() * (min(1.0, mean_square) or 1.0)
 
 
-def _loss_and_probabilities(rows: Rows, logits: np.ndarray) -> tuple[float, np.ndarray]:
+def _score_logits(rows: Rows, logits: np.ndarray) -> tuple[float, np.ndarray]:
     """The mean log loss of calibrated logits (n, K), and their softmax."""
     losses, probabilities = losses_and_probabilities(rows.labels, logits)
     return float(rows.row_weights @ losses / rows.row_weights.sum()), probabilities

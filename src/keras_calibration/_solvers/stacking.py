@@ -57,7 +57,7 @@ def mean_weights(fold_weights: np.ndarray, rows: Rows, fold: np.ndarray) -> np.n
         array([0.25, 0.75])
     """
     shares = np.bincount(fold, rows.row_weights, len(fold_weights))
-    return _without_small(shares @ fold_weights / shares.sum(), SMALLEST_WEIGHT)
+    return _drop_small(shares @ fold_weights / shares.sum(), SMALLEST_WEIGHT)
 
 
 def combined_weights(
@@ -65,7 +65,7 @@ def combined_weights(
 ) -> np.ndarray:
     """Weights (m,) of cross-fitted logits, not negative, with the sum 1, the model as it is first.
 
-    The model stays as it is if this is most probable (`_posterior_weights` above one half). Else
+    The model stays as it is if this is most probable (`_weigh_fits` above one half). Else
     the weights are the mean of the weights that predict best together (`stacked_weights`) and of
     the posterior weights. The stacked weights use that fits complement each other; the posterior
     weights allow for chance in a small difference. In 236 comparisons (tables, models and numbers
@@ -89,15 +89,15 @@ def combined_weights(
     """
     weights = rows.row_weights
     losses = np.stack([log_losses(rows.labels, eta) for eta in logits])
-    posterior = _posterior_weights(losses, rows, clusters)
+    posterior = _weigh_fits(losses, rows, clusters)
     best = np.argmin(losses @ weights)
     gain, error = mean_and_error(losses[0] - losses[best], weights, clusters)
     if posterior[0] > 0.5 or (clusters is not None and gain <= error):
         return np.eye(len(posterior))[0]
-    return _without_small(0.5 * posterior + 0.5 * stacked_weights(logits, rows), SMALLEST_WEIGHT)
+    return _drop_small(0.5 * posterior + 0.5 * stacked_weights(logits, rows), SMALLEST_WEIGHT)
 
 
-def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> np.ndarray:
+def _weigh_fits(losses: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> np.ndarray:
     """The probability that each fit predicts best (m,), with the sum 1, from losses (m, n).
 
     These are pseudo-BMA+ weights: the softmax of the summed log likelihoods, averaged over a
@@ -174,11 +174,11 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
         constraints={"type": "eq", "fun": lambda v: v.sum() - 1, "jac": np.ones_like},
         options={"maxiter": 200, "ftol": 1e-10},
     ).x
-    solution = _without_small(solution, 1e-4)
+    solution = _drop_small(solution, 1e-4)
     # The solver may stop early: never return anything worse than the best single fit.
     return solution if objective(solution)[0] < min(alone) else best
 
 
-def _without_small(weights: np.ndarray, smallest: float) -> np.ndarray:
+def _drop_small(weights: np.ndarray, smallest: float) -> np.ndarray:
     large_weights = np.where(weights < smallest, 0.0, weights)
     return large_weights / large_weights.sum()

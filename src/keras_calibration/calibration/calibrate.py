@@ -183,16 +183,16 @@ def calibrate(
         )
     time, gap = time_and_gap(time, folds)
     asked = Asked(methods, fields, checked_numeric(numeric, fields), folds, verbose)
-    output = _output_of(model, x, y)
+    output = _find_output(model, x, y)
     # A head of the model becomes a candidate, so the others start from the logit below it.
-    base_model, base_output, base_key, present = _without_head(model, output)
+    base_model, base_output, base_key, present = _remove_head(model, output)
     names = [output_name(base_model, base_key), output_name(model, output)]
     # `BaseLogits` freezes the model, and fits make layers; an error has to leave the model as it
     # was.
     with trainable_flags_kept(base_model), throwaway_layers():
         name = free_name("base", layer_names(symbolic_input(base_model)))
         base = BaseLogits(base_model, base_output, base_key, name=name)
-        reader = _reader_of(base, asked, names, present)
+        reader = _build_reader(base, asked, names, present)
         rows = reader.read(
             x,
             y,
@@ -208,7 +208,7 @@ def calibrate(
     return calibrated
 
 
-def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:
+def _find_output(model: keras.Model, x: Data, y: Any) -> str | None:
     """The output to calibrate, which the labels name; None for a model with one output."""
     names = [] if symbolic_output(model) is None else output_names(model)
     # Only the labels say which of several outputs is meant.
@@ -227,7 +227,7 @@ def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:
     return output
 
 
-def _reader_of(
+def _build_reader(
     base: BaseLogits, asked: Asked, label_names: list[str], present: Head | None
 ) -> Reader:
     """Reads data in the form of a base model's inputs: logits, and all inputs as features."""
@@ -249,7 +249,7 @@ def _reader_of(
     )
 
 
-def _without_head(
+def _remove_head(
     model: keras.Model, output: str | None
 ) -> tuple[keras.Model, str, str | int | None, Head | None]:
     """A model whose calibrated output is the logit before its head, if it has one.

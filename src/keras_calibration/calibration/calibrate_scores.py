@@ -144,17 +144,17 @@ def calibrate_scores(
             'and no name. Pass, for example, fields=["site_id"].'
         )
     # The fits see what the served model will see, in its dtypes.
-    columns = {name: _as_served(rows.features[name], name in fields) for name in names}
+    columns = {name: _cast_as_served(rows.features[name], name in fields) for name in names}
     with throwaway_layers():
         head, report = choose(replace(rows, features=columns), asked, gap)
     calibrated = CalibratedModel(
-        _model_of(rows.logits, columns), head, "logit" if from_logits else "probability"
+        _build_model(rows.logits, columns), head, "logit" if from_logits else "probability"
     )
     calibrated.report = report
     return calibrated
 
 
-def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Model:
+def _build_model(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Model:
     """A model that returns its input of scores, with one more input for each column."""
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
@@ -166,7 +166,7 @@ def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Mo
     return keras.Model(inputs, keras.layers.Identity(name=name)(inputs[SCORE]))
 
 
-def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
+def _cast_as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
     """A column in the dtype of the model's input.
 
     Integers become float32, because a request may hold a fraction. Ids of fields stay integers:

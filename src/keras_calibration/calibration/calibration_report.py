@@ -257,11 +257,13 @@ class CalibrationReport(ShownAsText):
     def __str__(self) -> str:
         shown = next(iter([*self.worst_fields(), *self.before.field_ece]), None)
         # The widest line of the table sets the width of the sentences around it.
-        places = _decimals(self.scores, shown)
-        table = grid([_HEADER, *(self._cells(score, shown, places) for score in self.scores)])
+        places = _count_decimals(self.scores, shown)
+        table = grid(
+            [_HEADER, *(self._format_cells(score, shown, places) for score in self.scores)]
+        )
         width = len(table[0])
-        verdict = [line for sentence in self._verdict() for line in wrap(sentence, width)]
-        notes = [line for note in self._notes(shown) for line in wrap(note, width)]
+        verdict = [line for sentence in self._describe_verdict() for line in wrap(sentence, width)]
+        notes = [line for note in self._write_notes(shown) for line in wrap(note, width)]
         return "\n".join([*verdict, "", *table, *notes])
 
     @property
@@ -269,7 +271,7 @@ class CalibrationReport(ShownAsText):
         """Whether the model is left as it was passed."""
         return self.chosen == self.before.name
 
-    def _verdict(self) -> list[str]:
+    def _describe_verdict(self) -> list[str]:
         """Whether the model changes, to what, and the figures that decided it."""
         parts = sorted(self.weights.items(), key=lambda part: -part[1])
         shares = ", ".join(f"{name} {weight:.2f}" for name, weight in parts)
@@ -293,7 +295,7 @@ class CalibrationReport(ShownAsText):
             expected += f": {percent} of the change is used, since the rest may be chance"
         return [verdict, f"{figures}. {expected}."]
 
-    def _cells(
+    def _format_cells(
         self, score: CandidateScore, field_name: str | None, places: Sequence[int]
     ) -> list[str]:
         """A row of the table; `places` are the decimals of log losses, Brier score and F-ECE."""
@@ -312,7 +314,7 @@ class CalibrationReport(ShownAsText):
             f"{score.seconds:.1f}",
         ]
 
-    def _other_fields(self) -> list[str]:
+    def _list_other_fields(self) -> list[str]:
         """A table of the fields that come after the worst, and a line for the rest."""
         sides = ["beyond chance"] if self._stays else ["beyond chance before", "after"]
         # A column for each side, the first field left out: its figures are in a sentence.
@@ -331,7 +333,7 @@ class CalibrationReport(ShownAsText):
             )
         return lines
 
-    def _notes(self, field_name: str | None) -> list[str]:
+    def _write_notes(self, field_name: str | None) -> list[str]:
         """The sentences below the table."""
         by_field = "" if field_name is None else f"; F-ECE by {field_name!r}"
         if len(self.chance_after) > 1:
@@ -360,7 +362,7 @@ class CalibrationReport(ShownAsText):
                 f"{with_error(chance.field_ece, chance.field_ece_deviation)} if the chosen "
                 f"probabilities were correct. Beyond chance: {beyond}."
             )
-        notes += self._other_fields()
+        notes += self._list_other_fields()
         if self.level is not None:
             (slope, error), unit = self.level.drift, self.time_unit or "unit of time"
             notes.append(
@@ -377,7 +379,9 @@ class CalibrationReport(ShownAsText):
         return notes
 
 
-def _decimals(scores: Sequence[CandidateScore], field_name: str | None) -> tuple[int, int, int]:
+def _count_decimals(
+    scores: Sequence[CandidateScore], field_name: str | None
+) -> tuple[int, int, int]:
     """The decimals of log losses, Brier score and F-ECE, the same for all candidates.
 
     Small rates need more: the smallest log loss gets five digits, the smallest Brier score four,

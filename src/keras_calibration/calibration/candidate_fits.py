@@ -132,7 +132,7 @@ class Race:
 
     def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         """Trees on top of the fits of another candidate, to the folds and to all rows."""
-        base = self._best_of(candidate.bases)
+        base = self._pick_best(candidate.bases)
         below = self.fits[base]
         if below.fit is None:
             raise _LeftOut(below.failure)
@@ -164,7 +164,7 @@ class Race:
         fit = head.with_trees(self.rows, below.fit, boosting)
         return CandidateFit(boosting.logits[self.splits.scored], fit=fit, make_head=make)
 
-    def _best_of(self, names: Sequence[str]) -> str:
+    def _pick_best(self, names: Sequence[str]) -> str:
         """The first of the candidates, unless a later one is better by a standard error."""
         rows = self.splits.weighted(self.rows)
         fitted = {name: logits for name in names if (logits := self.fits[name].logits) is not None}

@@ -142,7 +142,7 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
         one_column(name, tuple(columns[name].shape))
     if isinstance(fields, Mapping):
         return dict(fields)
-    return {name: _vocabulary(name, columns[name].reshape(-1)) for name in names}
+    return {name: _build_vocabulary(name, columns[name].reshape(-1)) for name in names}
 
 
 def check_numeric(names: Sequence[str], columns: Features) -> None:
@@ -154,7 +154,7 @@ def check_numeric(names: Sequence[str], columns: Features) -> None:
         one_column(name, tuple(columns[name].shape))
 
 
-def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:
+def _build_vocabulary(name: str, column: np.ndarray) -> Vocabulary:
     if column.dtype.kind in "OSU":
         return keras.layers.StringLookup(
             vocabulary=sorted({text_of(value, repr(name)) for value in column.tolist()})

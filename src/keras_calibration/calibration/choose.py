@@ -129,7 +129,7 @@ def choose(
         race = Race(plan.rows, plan.splits, progress, plan.identity)
         race.run(plan.candidates, plan.forced)
     # Score and weigh first; only then assemble the candidates with a weight into one head.
-    report = _report(race.fits, plan)
+    report = _build_report(race.fits, plan)
     change, error = report.after.log_loss_change, report.after.log_loss_change_error
     if change > error:  # only a requested one can: otherwise the model stays as it is
         worse = with_error(change, error, "+")
@@ -138,7 +138,7 @@ def choose(
             'per row. Use methods="default": it mostly leaves a model unchanged that is right '
             "already."
         )
-    head, fit = _assembled(plan, race.fits, report, present)
+    head, fit = _assemble(plan, race.fits, report, present)
     warn_of_unknown(head, plan.read, fit, plan.fields)
     progress.add()
     # The head of the model is left as it was, with the summary of its own fit.
@@ -146,7 +146,9 @@ def choose(
         # Keras needs different names: the head becomes a layer of a model with these inputs.
         head.name = free_name(head.name, rows.features)
         head.assign(fit)
-        head.fit_summary = head.fit_summary and _compared(head.fit_summary, report, plan.read)
+        head.fit_summary = head.fit_summary and _add_report_figures(
+            head.fit_summary, report, plan.read
+        )
     return head, replace(
         report,
         time_unit=rows.time_unit,
@@ -168,7 +170,7 @@ def planned(rows: Rows, asked: Asked, gap: Any, present: Head | None) -> Plan:
     # time.
     head_reads = () if present is None else present.feature_names
     used = rows.features if head_reads is None else dict.fromkeys([*fields, *numeric, *head_reads])
-    read = _single(rows, used, asked.folds)
+    read = _separate_rows(rows, used, asked.folds)
     # A head that saw these rows would look too good. It may have been fitted to them as they were
     # passed, or in the order and form that they have here.
     is_in_sample = present is not None and any(
@@ -180,7 +182,7 @@ def planned(rows: Rows, asked: Asked, gap: Any, present: Head | None) -> Plan:
         folds = default_folds(read, _NUM_FOLDS[DEFAULT if names else effort])
     # All candidates, and the head of the model, use the same splits: differences are paired.
     splits = splits_of(folds, read, duration(gap, read.time_unit))
-    identity = _logits_of_present(present, read, splits, is_in_sample)
+    identity = _predict_present(present, read, splits, is_in_sample)
     last_fit = getattr(present, "fit_summary", None)
     warn_of_calibrated_scores(read, identity, getattr(last_fit, "logits", None))
     # On blocks of time, the network makes its own folds of the earlier rows.
@@ -202,7 +204,7 @@ def planned(rows: Rows, asked: Asked, gap: Any, present: Head | None) -> Plan:
     )
 
 
-def _assembled(
+def _assemble(
     plan: Plan, fits: Mapping[str, CandidateFit], report: CalibrationReport, present: Head | None
 ) -> tuple[Head, Fit]:
     """A new head of the candidates with a weight, and its fit; or the head of the model."""
@@ -229,7 +231,7 @@ def _assembled(
     return blend, blend.blend_of(plan.read, parts, np.array(report.bias))
 
 
-def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> FitSummary:
+def _add_report_figures(summary: FitSummary, report: CalibrationReport, rows: Rows) -> FitSummary:
     """The summary of a fit with the figures before and after of the report."""
     return replace(
         summary,
@@ -243,13 +245,13 @@ def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> Fit
     )
 
 
-def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
+def _separate_rows(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
     """The rows in canonical order, or by time; a row with a count of 2 occurs twice."""
     rows, *_ = rows_apart(rows.only(used), folds)
     return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
 
 
-def _logits_of_present(
+def _predict_present(
     present: Head | None, rows: Rows, splits: Splits, is_in_sample: bool
 ) -> np.ndarray:
     """The logits of the model as it was passed (n,) or (n, K).
@@ -270,7 +272,7 @@ def _logits_of_present(
     return cross_fitted(present, rows, splits.parts).logits
 
 
-def _report(fits: Mapping[str, CandidateFit], plan: Plan) -> CalibrationReport:
+def _build_report(fits: Mapping[str, CandidateFit], plan: Plan) -> CalibrationReport:
     splits, fields, forced = plan.splits, plan.fields, plan.forced
     rows = splits.weighted(plan.rows)
     # Blocks of time without a fit are not scored; the others are numbered from 0 again.

@@ -77,8 +77,8 @@ def combined(
 ) -> Choice:
     """Weighs the candidates by `cross_fitted_weights`, or chooses no change.
 
-    A mean of logits has another total than its parts, so a bias is added to it (`_bias_of`). The
-    change by both is multiplied by the share for which there is evidence (`_share_of_change`).
+    A mean of logits has another total than its parts, so a bias is added to it (`_find_bias`). The
+    change by both is multiplied by the share for which there is evidence (`_choose_share`).
 
     Args:
         fitted: Cross-fitted logits of the candidates, the identity first.
@@ -93,23 +93,23 @@ def combined(
     # The logits of all rows by the weights of each fold; of these, each row keeps the ones of its
     # own fold, whose weights did not see it.
     fits = [
-        np.tensordot(weights, columns, axes=1) + _bias_of(weights, columns, rows, is_forward)
+        np.tensordot(weights, columns, axes=1) + _find_bias(weights, columns, rows, is_forward)
         for weights in by_fold
     ]
     logits = np.stack(fits)[fold, np.arange(len(rows))]
-    choice_error = _choice_error(fits, rows)
+    choice_error = _estimate_choice_error(fits, rows)
     # Evidence is the slope over its standard error, which has two sources: the rows, and the choice
     # of weights.
-    slope, error = _slope_of_change(logits, columns[0], rows, clusters)
-    needed = _errors_of_evidence(clusters, rows)
+    slope, error = _measure_slope(logits, columns[0], rows, clusters)
+    needed = _find_evidence_needed(clusters, rows)
     evidence = slope / max(float(np.hypot(error, choice_error)), _SMALLEST_ERROR)
-    share = _share_of_change(evidence / needed, columns[0], rows, clusters)
+    share = _choose_share(evidence / needed, columns[0], rows, clusters)
     # Shrinking κ of the change happens on the logits; the report scores what the model will do.
     logits = columns[0] + share * (logits - columns[0])
-    change, change_error = _change_of(logits, columns[0], rows, clusters)
+    change, change_error = _measure_change(logits, columns[0], rows, clusters)
     if mean[0] == 1 or share == 0 or change >= -change_error:
-        return _no_change(columns, rows, clusters, evidence if mean[0] < 1 else None)
-    bias = _bias_of(mean, columns, rows, is_forward)
+        return _choose_no_change(columns, rows, clusters, evidence if mean[0] < 1 else None)
+    bias = _find_bias(mean, columns, rows, is_forward)
     mean = share * mean + (1 - share) * np.eye(len(mean))[0]
     weights = {name: float(part) for name, part in zip(fitted, mean, strict=True) if part > 0}
     reason = (
@@ -117,7 +117,7 @@ def combined(
         if len(weights) == 1
         else "Each fold is scored with the weights of the other folds; the model uses their mean."
     )
-    # The docstring of `_share_of_change` has the formula: κ times the reduction (1 - κ) B is
+    # The docstring of `_choose_share` has the formula: κ times the reduction (1 - κ) B is
     # chance.
     by_chance = share * (1 - share) * slope
     # The part of a gain that may be chance is itself uncertain by about its own size.
@@ -134,7 +134,9 @@ def combined(
     )
 
 
-def _bias_of(weights: np.ndarray, columns: np.ndarray, rows: Rows, is_forward: bool) -> np.ndarray:
+def _find_bias(
+    weights: np.ndarray, columns: np.ndarray, rows: Rows, is_forward: bool
+) -> np.ndarray:
     """The bias of a mean of cross-fitted logits, (1,) or (K,).
 
     One fit alone gets no bias: it has a total of its own. On blocks of time, the mean gets the
@@ -145,7 +147,7 @@ def _bias_of(weights: np.ndarray, columns: np.ndarray, rows: Rows, is_forward: b
     return bias_of_mean(weights, columns, rows, is_forward)
 
 
-def _slope_of_change(
+def _measure_slope(
     logits: np.ndarray, identity: np.ndarray, rows: Rows, clusters: np.ndarray | None
 ) -> tuple[float, float]:
     """How fast the log loss falls with the first part of a change d, and its standard error.
@@ -160,7 +162,7 @@ def _slope_of_change(
     return mean_and_error(slopes, rows.weights, clusters, clusters_of(rows))
 
 
-def _share_of_change(
+def _choose_share(
     ratio: float, identity: np.ndarray, rows: Rows, clusters: np.ndarray | None
 ) -> float:
     """The share of a change of logits to use, in [0, 1].
@@ -181,19 +183,19 @@ def _share_of_change(
     return 1.0 if share > 1 - SMALLEST_WEIGHT else share
 
 
-def _no_change(
+def _choose_no_change(
     columns: np.ndarray, rows: Rows, clusters: np.ndarray | None, evidence: float | None
 ) -> Choice:
     """The model as it is, and the gain that the best of the other candidates would have needed.
 
     `evidence` is the evidence for a mean of candidates; None if no fold chose a change.
     """
-    needed, smallest = _errors_of_evidence(clusters, rows), 0.0
+    needed, smallest = _find_evidence_needed(clusters, rows), 0.0
     explanation = "chance explains" if clusters is None else "chance and drift explain"
     if len(columns) > 1:
-        changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
+        changes = [_measure_change(logits, columns[0], rows, clusters) for logits in columns[1:]]
         best = int(np.argmin([change for change, _ in changes]))
-        slope, error = _slope_of_change(columns[1 + best], columns[0], rows, clusters)
+        slope, error = _measure_slope(columns[1 + best], columns[0], rows, clusters)
         if evidence is None:
             evidence = slope / max(error, _SMALLEST_ERROR)
         # The best change in a direction gains half of its slope, with about the error of the slope:
@@ -214,7 +216,7 @@ def _no_change(
     )
 
 
-def _errors_of_evidence(clusters: np.ndarray | None, rows: Rows) -> float:
+def _find_evidence_needed(clusters: np.ndarray | None, rows: Rows) -> float:
     """How many standard errors a slope must exceed; more if few blocks or groups estimate these."""
     # Few clusters estimate their error badly: Student's t with one degree of freedom less than
     # clusters.
@@ -223,7 +225,7 @@ def _errors_of_evidence(clusters: np.ndarray | None, rows: Rows) -> float:
     return float(stats.t.isf(level, max(min(numbers, default=np.inf) - 1, 1)))
 
 
-def _change_of(
+def _measure_change(
     logits: np.ndarray, identity: np.ndarray, rows: Rows, clusters: np.ndarray | None
 ) -> tuple[float, float]:
     """The change of the mean log loss from the model as it is, and its standard error."""
@@ -231,7 +233,7 @@ def _change_of(
     return mean_and_error(losses, rows.weights, clusters, clusters_of(rows))
 
 
-def _choice_error(fits: Sequence[np.ndarray], rows: Rows) -> float:
+def _estimate_choice_error(fits: Sequence[np.ndarray], rows: Rows) -> float:
     """How much the log loss varies with the choice: a jackknife over the folds."""
     # The jackknife variance, `(F - 1) / F Σ_f (loss_f - mean)²` over F folds.
     losses = [np.average(head_log_losses(rows.labels, eta), weights=rows.weights) for eta in fits]
@@ -248,14 +250,16 @@ def scores_of(
     """The figures of each candidate, the identity first; `fields` by `codes_in_folds`."""
     scores = []
     outcomes = [outcome_columns(rows.labels, logits) for logits in fitted.values()]
-    errors = {field: _field_errors(rows, outcomes, codes) for field, codes in fields.items()}
+    errors = {
+        field: _compute_field_errors(rows, outcomes, codes) for field, codes in fields.items()
+    }
     identity = next(iter(fitted.values()))
     for number, (name, logits) in enumerate(fitted.items()):
         labels, probabilities = outcomes[number]
         squares = ((labels - probabilities) ** 2).sum(axis=1)
         losses = head_log_losses(rows.labels, logits)
-        change, error = _change_of(logits, identity, rows, clusters)
-        ratio, ratio_error = _farthest_ratio(labels, probabilities, rows, clusters)
+        change, error = _measure_change(logits, identity, rows, clusters)
+        ratio, ratio_error = _find_farthest_ratio(labels, probabilities, rows, clusters)
         scores.append(
             CandidateScore(
                 name=name,
@@ -263,7 +267,7 @@ def scores_of(
                 log_loss_change=change,
                 log_loss_change_error=error,
                 brier=float(np.average(squares, weights=rows.weights)),
-                auc=_auc(labels, logits, rows.weights),
+                auc=_compute_auc(labels, logits, rows.weights),
                 field_ece={field: float(ece[number]) for field, (ece, _) in errors.items()},
                 field_rce={field: float(rce[number]) for field, (_, rce) in errors.items()},
                 calibration_ratio=ratio,
@@ -290,12 +294,12 @@ def field_chance(
                 field_sums(labels, probabilities, weights, codes, int(codes.max()) + 1)
             )
             floors = noise_floors_of(metrics, sums, _NUM_DRAWS)
-            figures.append([*floors[0], *floors[1], _error_of_field_ece(sums)])
+            figures.append([*floors[0], *floors[1], _estimate_field_ece_error(sums)])
         chances[field] = FieldChance(*np.mean(figures, axis=0).tolist())
     return chances
 
 
-def _error_of_field_ece(sums: np.ndarray) -> float:
+def _estimate_field_ece_error(sums: np.ndarray) -> float:
     """The standard error of `Σ_z |S_z| / n`, where S_z has the variance of the labels drawn."""
     residual = np.abs(sums[:, 0])
     variance = np.maximum(sums[:, 4], 0.0)
@@ -331,7 +335,7 @@ def segments_off(
     return SegmentErrors(segment for segment in errors.segments if segment.p_value <= at_most)
 
 
-def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> float:
+def _compute_auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> float:
     """The AUC; for classes, the mean over the classes, each against the others."""
     columns = logits.reshape(len(logits), -1)
     if columns.shape[1] > 1:
@@ -343,7 +347,7 @@ def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> 
     return float(np.mean([auc for auc in areas if not np.isnan(auc)] or np.nan))
 
 
-def _farthest_ratio(
+def _find_farthest_ratio(
     labels: np.ndarray, probabilities: np.ndarray, rows: Rows, clusters: np.ndarray | None
 ) -> tuple[float, float]:
     """Predicted divided by observed, and its error; for classes, the ratio farthest from 1."""
@@ -369,7 +373,7 @@ def codes_in_folds(values: np.ndarray, fold: np.ndarray) -> np.ndarray:
     return np.unique(pairs, return_inverse=True)[1].astype("int32")
 
 
-def _field_errors(
+def _compute_field_errors(
     rows: Rows, outcomes: Sequence[tuple[np.ndarray, np.ndarray]], codes: np.ndarray
 ) -> list[np.ndarray]:
     """Field-ECE and Field-RCE of each candidate (candidates,); means over classes.

@@ -92,10 +92,10 @@ def fit_calibrator(
         array([0.2, 0.6])
     """
     _check_head(layer)
-    sums = _sums(layer, log, verbose, weights_are)
+    sums = _sum_log(layer, log, verbose, weights_are)
     if isinstance(layer, HistogramHead):
-        return layer.fit_sums(_histogram(sums, weights_are))
-    rows = _rows_of(layer, sums, weights_are)
+        return layer.fit_sums(_build_histogram(sums, weights_are))
+    rows = _read_rows(layer, sums, weights_are)
     num_rows = rows.num_meant if are_counts(rows.weights) else sums.num_rows
     fit = fit_to(layer, rows)
     fit = replace(fit, summary=replace(fit.summary, num_rows=num_rows))
@@ -105,16 +105,16 @@ def fit_calibrator(
     return fit.summary
 
 
-def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
+def _read_rows(layer: Head, sums: LogSums, weights_are: str) -> Rows:
     """Rows that stand for the groups of a log."""
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
     # The name of the query says how fine its bins are.
     edges = bin_edges(int(name.removeprefix(_CELLS)))
-    table, _ = _counted(sums.table(name), edges, weights_are)
-    logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
+    table, _ = _convert_to_counts(sums.table(name), edges, weights_are)
+    logits, labels, weights, group = _expand_to_rows(table, 0.5 * (edges[:-1] + edges[1:]))
     reads = layer.reads()
     features = {
-        feature: _feature_values(table[f"key_value_{place}"], feature, reads.fields, reads.numeric)
+        feature: _read_feature(table[f"key_value_{place}"], feature, reads.fields, reads.numeric)
         for place, feature in enumerate(layer.feature_names or ())
     }
     rows = Rows(logits, labels, weights, columns_of(take(features, group), wanted_by(layer)))
@@ -165,7 +165,7 @@ def update_calibrator(
             f"Received: {layer!r}. Call `fit_calibrator` with the sums of all rows."
         )
     return layer.update_sums(
-        _histogram(_sums(layer, log, verbose, weights_are), weights_are), forget
+        _build_histogram(_sum_log(layer, log, verbose, weights_are), weights_are), forget
     )
 
 
@@ -199,7 +199,7 @@ def _check_head(layer: Head) -> None:
         raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
 
 
-def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str) -> LogSums:
+def _sum_log(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str) -> LogSums:
     """The sums of a log; a sample of its rows shows which bins make few groups."""
     check_weights_are(weights_are, getattr(log, "sample_weight", "") is not None)
     if isinstance(log, LogSums):
@@ -225,7 +225,7 @@ def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str)
     return log_sums(log, {name: query}, selection, verbose)
 
 
-def _counted(
+def _convert_to_counts(
     table: dict[str, np.ndarray], edges: np.ndarray, weights_are: str
 ) -> tuple[dict[str, np.ndarray], float]:
     """The sums of a table in numbers of rows, and the weight of one row.
@@ -251,8 +251,8 @@ def _counted(
     return {**table, **{name: table[name] / unit for name in sums}}, unit
 
 
-def _histogram(sums: LogSums, weights_are: str) -> LogitHistogram:
-    table, unit = _counted(sums.table(_HISTOGRAM), bin_edges(), weights_are)
+def _build_histogram(sums: LogSums, weights_are: str) -> LogitHistogram:
+    table, unit = _convert_to_counts(sums.table(_HISTOGRAM), bin_edges(), weights_are)
     moments = np.zeros((2, NUM_BINS, 3))
     for label, name in enumerate(("negatives", "positives")):
         columns = [table[f"{name}_{power}"] for power in range(3)]
@@ -261,7 +261,7 @@ def _histogram(sums: LogSums, weights_are: str) -> LogitHistogram:
     return LogitHistogram(moments, float(num_rows), unit=unit)
 
 
-def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.ndarray, ...]:
+def _expand_to_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.ndarray, ...]:
     """One or two rows for each group and label: their logits, labels, weights and groups.
 
     They have the weight of the group's rows, and the mean and variance of their logits. If labels
@@ -299,7 +299,7 @@ def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.
     return mean[source] + steps * spread[source], label[source], weights, group[source]
 
 
-def _feature_values(
+def _read_feature(
     values: np.ndarray, feature: str, fields: Fields, numeric: Collection[str]
 ) -> np.ndarray:
     """The values of a log's column as a feature: numbers, or strings ("" if missing).

@@ -150,7 +150,7 @@ class SeedVariance(keras.callbacks.Callback):
                 "seed": seed,
                 "status": "started",
                 "backend": keras.backend.backend(),
-                "versions": {package: _version(package) for package in _PACKAGES},
+                "versions": {package: _find_version(package) for package in _PACKAGES},
             }
         )
         self.monitor = monitor
@@ -191,7 +191,7 @@ class SeedVariance(keras.callbacks.Callback):
             if isinstance(value, Real) and not name.startswith(_PREFIX)
         }
         name = self.monitor or main_metric(measured)
-        biases = self._fitted_biases(measured)
+        biases = self._collect_fitted_biases(measured)
         measured |= biases
         self._biases |= biases.keys()
         # Keep one value per epoch for each metric, None where the logs lack it: a metric may begin
@@ -203,7 +203,7 @@ class SeedVariance(keras.callbacks.Callback):
         self._epochs.append(epoch)
 
         if name in measured:
-            logs |= self._progress(name, epoch)
+            logs |= self._summarize_progress(name, epoch)
         if self._is_chief:
             self._checksums[epoch] = checksum_of(self.model)
 
@@ -219,12 +219,12 @@ class SeedVariance(keras.callbacks.Callback):
             return
         if self._ends_last:
             self._kept_epoch = kept_epoch(self._checksums, checksum_of(self.model))
-        record = {**self._record, **self._values(), "directions": self._directions()}
+        record = {**self._record, **self._collect_values(), "directions": self._find_directions()}
         # Values that were not finite at other epochs do not make a run diverged.
-        record["status"] = "diverged" if is_diverged(_kept_values(record)) else "finished"
+        record["status"] = "diverged" if is_diverged(_select_kept_values(record)) else "finished"
         end_run(self.ledger, self._run_id, record)
         if self.verbose:
-            values = (self._rows(), self._num_unfinished, self.statistics())
+            values = (self._collect_rows(), self._num_unfinished, self.statistics())
             print(seed_table(self._record["pipeline"], *values, self._biases))
         if self._kept_epoch is None and self.model.stop_training:
             warn(
@@ -246,7 +246,7 @@ class SeedVariance(keras.callbacks.Callback):
             For each metric a dict with `count`, `mean`, `std`, `min` and `max`, as floats.
             Undefined statistics are NaN, such as the standard deviation of one seed.
         """
-        rows = self._rows(epoch)
+        rows = self._collect_rows(epoch)
         # A diverged run counts for no metric, as in a comparison. Its earlier epochs count.
         rows = [row for row in rows if epoch is not None or not is_diverged(row)]
         summaries = {name: _summarize_metric(name, rows) for name in self._metrics}
@@ -255,27 +255,29 @@ class SeedVariance(keras.callbacks.Callback):
             for name, summary in summaries.items()
         }
 
-    def _progress(self, name: str, epoch: int) -> dict[str, float]:
+    def _summarize_progress(self, name: str, epoch: int) -> dict[str, float]:
         """The statistics of a metric for the progress line, under the same keys at every epoch."""
         # Earlier seeds may end sooner, so the keys must not depend on the epoch.
         values = [value for run in self._others for value in run["metrics"].get(name, ())]
         if not any(value is not None and math.isfinite(value) for value in values):
             return {}
-        summary = _summarize_metric(name, self._rows(epoch))
+        summary = _summarize_metric(name, self._collect_rows(epoch))
         return {f"{_PREFIX}{name}_{statistic}": summary[statistic] for statistic in ("mean", "std")}
 
-    def _values(self) -> RunRecord:
+    def _collect_values(self) -> RunRecord:
         return {"epochs": self._epochs, "metrics": self._metrics, "kept_epoch": self._kept_epoch}
 
-    def _rows(self, epoch: int | None = None) -> list[dict[str, float]]:
+    def _collect_rows(self, epoch: int | None = None) -> list[dict[str, float]]:
         """The values of the runs that have any: at an epoch, or at each run's kept epoch."""
         rows = [
-            _kept_values(run) if epoch is None else _at_epoch(run["metrics"], run["epochs"], epoch)
-            for run in (*self._others, self._values())
+            _select_kept_values(run)
+            if epoch is None
+            else _select_epoch(run["metrics"], run["epochs"], epoch)
+            for run in (*self._others, self._collect_values())
         ]
         return list(filter(None, rows))
 
-    def _fitted_biases(self, measured: Mapping[str, float]) -> dict[str, float]:
+    def _collect_fitted_biases(self, measured: Mapping[str, float]) -> dict[str, float]:
         """The fitted biases of the calibrated losses, under the name of their latest evaluation."""
         biases = {}
         for metric in _flatten(self.model.metrics):
@@ -286,7 +288,7 @@ class SeedVariance(keras.callbacks.Callback):
                 biases[f"{name}{BIAS_SUFFIX}"] = bias
         return biases
 
-    def _directions(self) -> dict[str, str]:
+    def _find_directions(self) -> dict[str, str]:
         """The directions of the metrics, from Keras or else from their names."""
         by_metric: dict[str, str | None] = {}
         for metric in _flatten(self.model.metrics):
@@ -324,7 +326,7 @@ class SeedVariance(keras.callbacks.Callback):
             )
 
 
-def _at_epoch(
+def _select_epoch(
     metrics: dict[str, list[float | None]], epochs: list[int], epoch: int
 ) -> dict[str, float]:
     if epoch not in epochs:
@@ -333,10 +335,10 @@ def _at_epoch(
     return {name: value for name, values in metrics.items() if (value := values[index]) is not None}
 
 
-def _kept_values(run: RunRecord) -> dict[str, float]:
+def _select_kept_values(run: RunRecord) -> dict[str, float]:
     """The values at the kept epoch, or the last value of each metric."""
     if isinstance(run["kept_epoch"], int):
-        return _at_epoch(run["metrics"], run["epochs"], run["kept_epoch"])
+        return _select_epoch(run["metrics"], run["epochs"], run["kept_epoch"])
     measured = {
         name: [value for value in values if value is not None]
         for name, values in run["metrics"].items()
@@ -359,7 +361,7 @@ def _hash_weights(model: keras.Model) -> str | None:
     return str(joblib.hash(weights)) if weights else None
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

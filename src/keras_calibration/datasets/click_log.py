@@ -88,7 +88,7 @@ def generate_click_log(num_rows: int = 200_000, seed: int = 0, drift: float = 1.
     hour = (NUM_DAYS * 24 * time).astype(np.int32) % 24
     features["hour"] = hour
     logit += 0.3 * np.cos(2.0 * np.pi * (hour - 20) / 24.0)
-    logit += _interaction(generator, features["site_id"], features["advertiser_id"])
+    logit += _draw_interaction(generator, features["site_id"], features["advertiser_id"])
 
     log_bid = generator.normal(1.0, 0.7, size=num_rows)
     days_since_visit = generator.exponential(10.0, size=num_rows)
@@ -132,7 +132,7 @@ def _draw_ids(
     ).astype(np.int32)
 
 
-def _interaction(
+def _draw_interaction(
     generator: np.random.Generator, sites: NDArray[np.generic], advertisers: NDArray[np.generic]
 ) -> NDArray[np.float64]:
     """Inner products of two-dimensional normal factors, of standard deviation 0.35."""

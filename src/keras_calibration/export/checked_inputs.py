@@ -33,10 +33,10 @@ def with_checked_inputs(
         specs: Input → its shape in the signature. Inputs with one value per row may come as
             `(batch,)` or `(batch, 1)`; others must have this shape.
     """
-    return lambda inputs: function(_checked(inputs, specs))
+    return lambda inputs: function(_check_shapes(inputs, specs))
 
 
-def _checked(inputs: Features, specs: Mapping[str, tf.TensorSpec]) -> dict[str, Tensor]:
+def _check_shapes(inputs: Features, specs: Mapping[str, tf.TensorSpec]) -> dict[str, Tensor]:
     """The inputs in the shapes of the signature; fails for other shapes that a result depends on.
 
     Converters drop assertions. The check therefore consists of operations that fail: a minimum that
@@ -55,7 +55,7 @@ def _checked(inputs: Features, specs: Mapping[str, tf.TensorSpec]) -> dict[str, 
             least = tf.minimum(least, sizes, name=f"{specs[name].name}/sizes")
         column = tf.maximum(least, [0, 1])  # without rows, both are 0
         return {
-            name: _in_rows(values, shapes[name], column, specs[name])
+            name: _reshape_input(values, shapes[name], column, specs[name])
             for name, values in inputs.items()
         }
 
@@ -65,7 +65,7 @@ def _is_column(spec: tf.TensorSpec) -> bool:
     return tuple(spec.shape[1:]) in ((), (1,))
 
 
-def _in_rows(values: Tensor, shape: Tensor, column: Tensor, spec: tf.TensorSpec) -> Tensor:
+def _reshape_input(values: Tensor, shape: Tensor, column: Tensor, spec: tf.TensorSpec) -> Tensor:
     """An input in the shape of the signature; fails unless it has as many rows as the column."""
     import tensorflow as tf
 

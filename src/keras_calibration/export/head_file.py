@@ -30,7 +30,7 @@ class SavedHead(NamedTuple):
     def read(cls, file: Path) -> SavedHead:
         """Reads a file; raises a `ValueError` for any fault."""
         try:
-            return cls._of(keras.saving.load_model(file, compile=False))
+            return cls._find_in(keras.saving.load_model(file, compile=False))
         except Exception as error:
             raise ValueError(
                 f"The head in {os.fspath(file)!r} must be the one that the export wrote. Received: "
@@ -46,10 +46,10 @@ class SavedHead(NamedTuple):
             for name, tensor in spec.head_inputs.items()
         }
         logit = inputs.pop("logit")
-        return cls._of(keras.Model([logit, inputs], spec.head(logit, inputs)))
+        return cls._find_in(keras.Model([logit, inputs], spec.head(logit, inputs)))
 
     @classmethod
-    def _of(cls, model: keras.Model) -> SavedHead:
+    def _find_in(cls, model: keras.Model) -> SavedHead:
         # Besides its inputs, the model has one layer, the head.
         layers = (part for part in model.layers if not isinstance(part, keras.layers.InputLayer))
         return cls(model, next(layers))

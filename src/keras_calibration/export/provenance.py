@@ -26,7 +26,7 @@ PROVENANCE_FILE = "provenance.json"
 
 def provenance_text(provenance: Mapping[str, Any]) -> str:
     """The provenance as JSON; numbers that are not finite become null."""
-    return json.dumps(_plain(provenance), indent=1, allow_nan=False, ensure_ascii=False)
+    return json.dumps(_convert_to_json(provenance), indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def describe_versions() -> dict[str, Any]:
@@ -92,14 +92,14 @@ def describe_fit(summary: FitSummary) -> dict[str, Any]:
     return {name: figure for name, figure in summary.to_dict().items() if name != "logits"}
 
 
-def _plain(value: Any) -> Any:
+def _convert_to_json(value: Any) -> Any:
     """The value in types that JSON has."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(entry) for name, entry in value.items()}
+        return {str(name): _convert_to_json(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return _convert_to_json(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [_convert_to_json(entry) for entry in value]
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)

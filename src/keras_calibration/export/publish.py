@@ -71,11 +71,11 @@ def publish(
     with target.temporary_path() as path:
         form.write(path)
         answers = form.run(path, requests)
-        form.sign(path, _differences(form.kind, requests, answers, tolerance))
+        form.sign(path, _measure_differences(form.kind, requests, answers, tolerance))
         return target.move(path)
 
 
-def _differences(
+def _measure_differences(
     kind: str, requests: Sequence[Request], answers: Sequence[Outputs], tolerance: Tolerance
 ) -> dict[str, float]:
     """`"SIGNATURE/OUTPUT"` → the largest difference; raises if one is too large."""

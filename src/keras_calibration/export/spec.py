@@ -89,14 +89,14 @@ class Spec:
                 f"{keras.backend.backend()!r}. Save the model to a .keras file, set "
                 "KERAS_BACKEND=tensorflow, load the file and export."
             )
-        match = _with_other_outputs(find_head(model, calibrated_output))
+        match = _add_other_outputs(find_head(model, calibrated_output))
         if LOGIT_OUTPUT in match.features:
             raise ValueError(
                 "No feature of the head may be named `logit`, the name of the base model's logit "
                 "in exports. Received: a head that reads a feature `logit`. Rename that input of "
                 "the base model."
             )
-        others = _other_outputs(match)
+        others = _find_other_outputs(match)
         # One model before the head: it computes the parts that logit, other outputs and features
         # share only once.
         base = keras.Model(symbolic_input(match.model), {**match.base_outputs, **others})
@@ -122,7 +122,10 @@ class Spec:
     def head_inputs(self) -> dict[str, tf.TensorSpec]:
         """The same for `logit` and the features of the head."""
         logit = self.match.base_outputs[LOGIT_OUTPUT]
-        return {LOGIT_OUTPUT: _spec_of(LOGIT_OUTPUT, logit), **tensor_specs(self.match.features)}
+        return {
+            LOGIT_OUTPUT: _build_tensor_spec(LOGIT_OUTPUT, logit),
+            **tensor_specs(self.match.features),
+        }
 
     @property
     def head(self) -> Head:
@@ -185,7 +188,7 @@ class Spec:
             # Raises if the head has none, or the level is out of its range.
             first = {name: values[:1] for name, values in self.head_rows.items()}
             self.head.interval(first.pop(LOGIT_OUTPUT), first, level=self.interval)
-        with self._on_cpu():
+        with self._run_on_cpu():
             of_head = head_outputs(self.head, self.head_rows, self.interval)
         return {**of_head, **self._on_rows[0]}
 
@@ -193,11 +196,11 @@ class Spec:
     def _on_rows(self) -> tuple[_Columns, _Columns]:
         """`base_outputs` of the rows."""
         rows = self.rows
-        with self._on_cpu():
+        with self._run_on_cpu():
             return self.base_outputs(rows)
 
     @contextlib.contextmanager
-    def _on_cpu(self) -> Iterator[None]:
+    def _run_on_cpu(self) -> Iterator[None]:
         """Runs the block on the CPU; errors name the rows."""
         import tensorflow as tf
 
@@ -228,7 +231,7 @@ class Spec:
         # rounding, and a step function would jump between the two.
         def with_head(received: Outputs) -> _Columns:
             inputs = {**head_rows, LOGIT_OUTPUT: ops.convert_to_tensor(received[LOGIT_OUTPUT])}
-            with self._on_cpu():
+            with self._run_on_cpu():
                 return {**expected, **head_outputs(self.head, inputs, self.interval)}
 
         return Request(signature, by_signature(rows), with_head)
@@ -269,7 +272,7 @@ def head_outputs(head: Head, inputs: Features, interval: float | None) -> _Colum
     }
 
 
-def _with_other_outputs(match: HeadInModel) -> HeadInModel:
+def _add_other_outputs(match: HeadInModel) -> HeadInModel:
     """The head in a model that also has the other outputs of its base model, if there are any."""
     base = match.base_layer
     if (
@@ -283,7 +286,7 @@ def _with_other_outputs(match: HeadInModel) -> HeadInModel:
     return find_head(model, match.label_names[0])
 
 
-def _other_outputs(match: HeadInModel) -> dict[str, keras.KerasTensor]:
+def _find_other_outputs(match: HeadInModel) -> dict[str, keras.KerasTensor]:
     """The outputs of the model that its head does not calibrate, by name."""
     tensors = keras.tree.flatten(symbolic_output(match.model))
     others = dict(zip(output_names(match.model), tensors, strict=True))
@@ -342,10 +345,10 @@ def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.Tensor
             "non-ASCII characters become `_`, and capital letters become small. Received: "
             f"{list(inputs)}, which become {names}. Rename one of them."
         )
-    return {name: _spec_of(name, tensor) for name, tensor in inputs.items()}
+    return {name: _build_tensor_spec(name, tensor) for name, tensor in inputs.items()}
 
 
-def _spec_of(name: str, tensor: keras.KerasTensor) -> tf.TensorSpec:
+def _build_tensor_spec(name: str, tensor: keras.KerasTensor) -> tf.TensorSpec:
     import tensorflow as tf
 
     return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))

@@ -39,7 +39,7 @@ class Target:
             )
         target = self.path if version is None else self.path / str(version)
         if version != NEXT and os.path.lexists(target):
-            raise self._exists(target)
+            raise self._build_path_error(target)
 
     @contextlib.contextmanager
     def temporary_path(self) -> Iterator[Path]:
@@ -78,12 +78,12 @@ class Target:
                     raise
                 # Another process took the number: try the next one.
                 if self.version != NEXT:
-                    raise self._exists(target) from error
+                    raise self._build_path_error(target) from error
                 continue
             sync(target.parent)
             return target
 
-    def _exists(self, path: Path) -> ValueError:
+    def _build_path_error(self, path: Path) -> ValueError:
         new = "file" if self.is_file else f'folder, such as version="{NEXT}"'
         return ValueError(
             f"Argument `path` must be new. Received: path={str(path)!r}, which exists. An export "

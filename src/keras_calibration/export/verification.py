@@ -75,11 +75,11 @@ def tolerance_for(
     base = max([_FLOAT32_TOLERANCE, *(_HALF_TOLERANCES.get(dtype, 0.0) for dtype in base_dtypes)])
     arrays = {name: np.asarray(values) for name, values in (others or {}).items()}
     # Integers, booleans and strings do not round: they must be equal, and have no tolerance.
-    largest = {name: _largest(v) for name, v in arrays.items() if not _is_exact(v)}
-    return Tolerance(base, _largest(np.asarray(logits)), largest)
+    largest = {name: _find_largest(v) for name, v in arrays.items() if not _is_exact(v)}
+    return Tolerance(base, _find_largest(np.asarray(logits)), largest)
 
 
-def _largest(values: np.ndarray) -> float:
+def _find_largest(values: np.ndarray) -> float:
     """The largest finite absolute value, at least 1."""
     sizes = np.abs(values.astype("float64"))
     return max(1.0, float(sizes[np.isfinite(sizes)].max(initial=0.0)))
@@ -96,7 +96,7 @@ def run_savedmodel(path: Path, requests: Requests) -> list[Outputs]:
         RuntimeError: If that process cannot load or run it.
     """
     if not in_new_process:
-        return _answers(str(path), requests)
+        return _answer_requests(str(path), requests)
     with tempfile.TemporaryDirectory() as folder:
         files = f"{folder}/requests.npz", f"{folder}/answers.npz"
         _write(requests, files[0])
@@ -104,14 +104,16 @@ def run_savedmodel(path: Path, requests: Requests) -> list[Outputs]:
         return [outputs for _, outputs in _read(files[1])]
 
 
-def _answers(path: str, requests: Requests) -> list[Outputs]:
+def _answer_requests(path: str, requests: Requests) -> list[Outputs]:
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)
     answers = []
     with tf.device("CPU:0"):
         for signature, inputs in requests:
-            tensors = {name: tf.constant(_plain(values)) for name, values in inputs.items()}
+            tensors = {
+                name: tf.constant(_convert_to_plain(values)) for name, values in inputs.items()
+            }
             outputs = loaded.signatures[signature](**tensors)
             answers.append({name: values.numpy() for name, values in outputs.items()})
     return answers
@@ -139,7 +141,7 @@ def largest_difference(received: np.ndarray, expected: np.ndarray) -> float:
 def _write(requests: Requests, file: str) -> None:
     """Writes a NumPy file with arrays named `NUMBER/SIGNATURE/NAME`."""
     arrays: dict[str, Any] = {
-        f"{number}/{signature}/{name}": _plain(values)
+        f"{number}/{signature}/{name}": _convert_to_plain(values)
         for number, (signature, columns) in enumerate(requests)
         for name, values in columns.items()
     }
@@ -156,7 +158,7 @@ def _read(file: str) -> list[tuple[str, Outputs]]:
     return [content[number] for number in sorted(content)]
 
 
-def _plain(values: ArrayLike) -> np.ndarray:
+def _convert_to_plain(values: ArrayLike) -> np.ndarray:
     """An array of a type that NumPy writes to a file without pickling Python objects."""
     values = np.asarray(values)
     if values.dtype == object:
@@ -178,13 +180,13 @@ def _run_in_new_process(path: str, requests_file: str, answers_file: str) -> Non
         )
 
 
-def _main(path: str, requests_file: str, answers_file: str) -> None:
+def _answer_file(path: str, requests_file: str, answers_file: str) -> None:
     requests = _read(requests_file)
     signatures = (signature for signature, _ in requests)
-    _write(list(zip(signatures, _answers(path, requests), strict=True)), answers_file)
+    _write(list(zip(signatures, _answer_requests(path, requests), strict=True)), answers_file)
 
 
 if __name__ == "__main__":
     for module in ("keras", "keras_calibration", "calibration_records", "tf_keras"):
         sys.modules[module] = None  # type: ignore[assignment]  # cannot be imported
-    _main(*sys.argv[1:])
+    _answer_file(*sys.argv[1:])

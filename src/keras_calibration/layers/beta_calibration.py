@@ -96,8 +96,8 @@ class BetaCalibration(HistogramHead):
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
             # `means` holds means of the atoms, which increase: find the spread of each one's bin.
             spreads = atoms.spreads[np.searchsorted(atoms.means, means)]
-            above = _affine_softplus(logits, means, spreads)
-            below = -_affine_softplus(-logits, -means, spreads)
+            above = _linearize_softplus(logits, means, spreads)
+            below = -_linearize_softplus(-logits, -means, spreads)
             return np.stack([np.ones_like(logits), above, below], axis=1)
 
         scale = starting_scale(histogram)
@@ -126,20 +126,20 @@ class BetaCalibration(HistogramHead):
     @property
     def slope_below(self) -> float:
         """The slope a far below 0."""
-        return math.exp(self._value_of("_log_slope_below"))
+        return math.exp(self._read_value("_log_slope_below"))
 
     @property
     def slope_above(self) -> float:
         """The slope b far above 0."""
-        return math.exp(self._value_of("_log_slope_above"))
+        return math.exp(self._read_value("_log_slope_above"))
 
     @property
     def bias(self) -> float:
         """The bias c, in logits."""
-        return float(self._value_of("_bias"))
+        return float(self._read_value("_bias"))
 
 
-def _affine_softplus(logits: np.ndarray, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+def _linearize_softplus(logits: np.ndarray, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
     """Softplus, linearized within each bin so that its sum over the rows of the bin is right.
 
     A Taylor series to second order: value and slope at the mean of the bin, and half the curvature

@@ -71,4 +71,4 @@ class BiasCorrection(HistogramHead):
     @property
     def bias(self) -> float:
         """The bias c, in logits."""
-        return float(self._value_of("_bias"))
+        return float(self._read_value("_bias"))

@@ -128,7 +128,7 @@ class BlendedHead(Head):
     @property
     def bias(self) -> np.ndarray:
         """The bias c, (1,) or of K classes (K,), in logits."""
-        return self._value_of("_bias")
+        return self._read_value("_bias")
 
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits each head to the rows by its direct fit, and then the bias."""
@@ -153,11 +153,11 @@ class BlendedHead(Head):
             parts = [fit.logits(rows) for fit in fits]
         # The uncalibrated logit first: it has the rest of the weight.
         columns = np.stack([rows.logits, *parts])
-        bias = bias_of_mean(self._shares(), columns, rows, self.follows_time)
+        bias = bias_of_mean(self._list_shares(), columns, rows, self.follows_time)
         fit = self.blend_of(rows, fits, bias)
         if fold is None:
             return fit
-        logits = np.tensordot(self._shares(), columns, axes=1) + bias
+        logits = np.tensordot(self._list_shares(), columns, axes=1) + bias
         return replace(fit, summary=replace(fit.summary, cross_fitted_logits=logits))
 
     def blend_of(self, rows: Rows, fits: Sequence[Fit], bias: np.ndarray) -> Fit:
@@ -165,7 +165,7 @@ class BlendedHead(Head):
 
         def logits(rows: Rows) -> np.ndarray:
             columns = np.stack([rows.logits, *(fit.logits(rows) for fit in fits)])
-            return np.asarray(np.tensordot(self._shares(), columns, axes=1) + bias)
+            return np.asarray(np.tensordot(self._list_shares(), columns, axes=1) + bias)
 
         summary = FitSummary.of(
             rows,
@@ -175,7 +175,7 @@ class BlendedHead(Head):
         )
         return Fit(summary, logits, {"_bias": bias}, tuple(fits))
 
-    def _shares(self) -> np.ndarray:
+    def _list_shares(self) -> np.ndarray:
         """The weights of the logit and of each head."""
         return np.array([1 - sum(self.head_weights), *self.head_weights])
 

@@ -154,9 +154,9 @@ class BoostedTrees(Head):
         """Creates the tables of the trees, which are 0 before a fit."""
         self.head.ensure_built(features_shape=features_shape)
         self._num_values = vocabulary_sizes(self.fields)
-        num_trees = self._num_trees()
+        num_trees = self._count_trees()
         tables = {
-            "categories": ((len(self._categorical()), _NUM_CATEGORIES), "int32"),
+            "categories": ((len(self._list_categorical()), _NUM_CATEGORIES), "int32"),
             "splits": ((NUM_SPLITS, num_trees), "int32"),
             "thresholds": ((NUM_SPLITS, num_trees), "float32"),
             "leaves": ((num_trees, NUM_CODES), "float32"),
@@ -182,19 +182,19 @@ class BoostedTrees(Head):
         check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
         effects = [self.head.effects(features)] if self.head.effect_names else []
-        seen = self._tree_columns(
+        seen = self._stack_tree_columns(
             [columns, inner, *effects], features, ops.convert_to_tensor(self._categories)
         )
         # All trees are tables, so the layer needs no LightGBM.
         sums = tree_sums(seen, self._splits, self._thresholds, self._leaves)
         return inner + ops.cast(sums, inner.dtype)
 
-    def _tree_columns(
+    def _stack_tree_columns(
         self, columns: list[Tensor], features: Features, all_categories: Tensor
     ) -> Tensor:
         """What the trees see, (batch, C), float32; first the logits l and h, and h's effects."""
-        for number, name in enumerate(self._categorical()):
-            ids = self._ids_of(features, name)
+        for number, name in enumerate(self._list_categorical()):
+            ids = self._find_ids(features, name)
             # One indicator for each frequent value: the trees can then split on a value.
             columns.append(ids[:, None] == all_categories[number])
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
@@ -244,11 +244,11 @@ class BoostedTrees(Head):
             clusters: Which rows are dependent (n,), for the standard error.
         """
         folds = [scored for _, scored in parts]
-        categories = self._categories_of(rows)
+        categories = self._find_categories(rows)
 
         def columns_with(logits: np.ndarray, effects: np.ndarray) -> np.ndarray:
             columns = [rows.logits[:, None], logits[:, None], effects]
-            return np.asarray(self._tree_columns(columns, rows.features, categories))
+            return np.asarray(self._stack_tree_columns(columns, rows.features, categories))
 
         @functools.cache
         def without(pair: frozenset[int]) -> CrossFitted:
@@ -288,10 +288,10 @@ class BoostedTrees(Head):
 
     def with_trees(self, rows: Rows, inner: Fit, boosting: Boosting | None) -> Fit:
         """The fit with trees on top of a fit of h to all rows; None for no trees."""
-        categories = self._categories_of(rows)
+        categories = self._find_categories(rows)
         num_rounds = 0 if boosting is None else boosting.num_rounds
         model, bias = (None, 0.0) if boosting is None else (boosting.model, boosting.bias)
-        tables = tables_of(model, self._num_trees(), bias)
+        tables = tables_of(model, self._count_trees(), bias)
 
         def logits(rows: Rows) -> np.ndarray:
             h = inner.logits(rows)
@@ -302,7 +302,7 @@ class BoostedTrees(Head):
             # In parts, because `tree_sums` makes an array with an entry for each row and tree.
             for part in row_parts(len(rows)):
                 columns = [rows.logits[part, None], h[part, None], *(e[part] for e in effects)]
-                seen = self._tree_columns(columns, take(rows.features, part), categories)
+                seen = self._stack_tree_columns(columns, take(rows.features, part), categories)
                 sums[part] = np.asarray(tree_sums(seen, *tables)).reshape(-1)
             return h + sums
 
@@ -319,23 +319,23 @@ class BoostedTrees(Head):
         weights = dict(zip(names, (categories, *tables), strict=True))
         return Fit(summary, logits, weights, (inner,))
 
-    def _categorical(self) -> list[str]:
+    def _list_categorical(self) -> list[str]:
         """The fields that get a column per value."""
         effects, sizes = self.head.effect_names, self.num_values
         return [n for n in sizes if sizes[n] <= _NUM_CATEGORIES or n not in effects]
 
-    def _ids_of(self, features: Features, name: str) -> Tensor:
+    def _find_ids(self, features: Features, name: str) -> Tensor:
         return ids_of_field(features[name], self.fields[name], self.num_values[name])
 
-    def _num_trees(self) -> int:
+    def _count_trees(self) -> int:
         # `tree_sums` needs a multiple of 16. Trees beyond `num_rounds` stay 0.
         return -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
 
-    def _categories_of(self, rows: Rows) -> np.ndarray:
+    def _find_categories(self, rows: Rows) -> np.ndarray:
         """The most frequent ids of the fields that get a column per value; -1 for none."""
-        categories = np.full((len(self._categorical()), _NUM_CATEGORIES), -1, "int32")
-        for number, name in enumerate(self._categorical()):
-            ids = np.asarray(self._ids_of(rows.features, name))
+        categories = np.full((len(self._list_categorical()), _NUM_CATEGORIES), -1, "int32")
+        for number, name in enumerate(self._list_categorical()):
+            ids = np.asarray(self._find_ids(rows.features, name))
             values, place = np.unique(ids, return_inverse=True)
             counts = np.bincount(place.reshape(-1), rows.meant_counts)
             # A stable sort: of equally frequent ids, the lower come first, in every order of the

@@ -144,7 +144,7 @@ def cross_fit(
     if helps and isinstance(calibrator, ILPS):
         # η was fitted without g. Fit it once more under the cross-fitted g, and keep that if the
         # cross-fitted log loss falls.
-        refitted = _cross_fitted_under(calibrator, rows, both - curves, folds)
+        refitted = _cross_fit_under(calibrator, rows, both - curves, folds)
         refitted_loss = row_log_losses(rows.labels, refitted)
         if weights @ refitted_loss < weights @ both_loss:
             corrections, both, both_loss = both - curves, refitted, refitted_loss
@@ -177,7 +177,7 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> FittedCurve:
     )
 
 
-def _cross_fitted_under(
+def _cross_fit_under(
     calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
 ) -> np.ndarray:
     """Cross-fitted `η + g` of each row (n,), with η fitted under the given g."""

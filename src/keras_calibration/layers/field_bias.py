@@ -157,7 +157,7 @@ class FieldBias(FieldHead):
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
         check_features(features, self.feature_names, type(self).__name__)
-        curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
+        curve = self._apply_curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
         if self.fields:
             offsets = ops.convert_to_tensor(self._offsets)
@@ -182,7 +182,7 @@ class FieldBias(FieldHead):
         self.ensure_built()
         columns = called_features(features, self.fields, self.reads(), type(self).__name__)
         # `take` without an axis flattens first, which makes the gradient dense.
-        offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(columns))
+        offsets = ops.take(ops.convert_to_tensor(self._offsets), self._find_places(columns))
         return ops.transpose(offsets)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -201,12 +201,12 @@ class FieldBias(FieldHead):
         small. Then the intervals of unknown values are too narrow.
         """
         # η without a posterior: its error is unknown, so there is no interval.
-        if self.calibrator is not None and not self._num_curve_columns():
+        if self.calibrator is not None and not self._count_curve_columns():
             return super().logit_standard_deviation(logits, features)
         check_features(features, self.feature_names, type(self).__name__)
         check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
-        line = self._curve(column)
+        line = self._apply_curve(column)
         # An infinite logit has no finite error; a large one would be infinite times 0.
         line = ops.where(is_not_finite(line), 0.0, line)
         factor = self.posterior["factor"]
@@ -238,20 +238,20 @@ class FieldBias(FieldHead):
         self.ensure_built()
         if self.numeric:
             columns, counted = columns_to_adapt(self, logits, features, sample_weight)
-            knots = self._knots_of(self._numbers_in(columns), counted.weights)
-            self._knots.assign(padded(knots, self._most_knots()))
+            knots = self._place_knots(self._read_numbers(columns), counted.weights)
+            self._knots.assign(padded(knots, self._limit_knots()))
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
-        rows = self._rows_of(field)  # checks the name, also before the layer is built
+        rows = self._find_rows(field)  # checks the name, also before the layer is built
         return np.asarray(self._offsets)[rows]
 
     def get_curve(self, name: str) -> tuple[np.ndarray, np.ndarray, float]:
         """The curve v of a numeric column: knots (k,), values (k,), the value of missing ones."""
         number = self.numeric.index(name)
         # Copies of the last knot fill up the table.
-        knots = np.unique(self._value_of("_knots")[number])
-        values = self._value_of("_curves")[number]
+        knots = np.unique(self._read_value("_knots")[number])
+        values = self._read_value("_curves")[number]
         return knots, values[: len(knots)], float(values[-1])
 
     def get_config(self) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class FieldBias(FieldHead):
             shapes["offsets"] = (sum(number + 1 for number in self.num_values.values()),)
             self._offsets = zeros(name="offsets", shape=shapes["offsets"])
         if number := len(self.numeric):
-            num_knots = self._most_knots()
+            num_knots = self._limit_knots()
             self._knots = zeros(name="numeric_knots", shape=(number, num_knots), trainable=False)
             # The last value of each column is that of missing values.
             shapes["curves"] = number, num_knots + 1
@@ -281,7 +281,7 @@ class FieldBias(FieldHead):
         self._deviations = zeros(
             name="deviations", shape=(len(self.feature_names),), trainable=False
         )
-        if num_columns := self._num_curve_columns():
+        if num_columns := self._count_curve_columns():
             shapes["curve"] = (2, num_columns)
         if self._follows_time:
             shapes |= {"level": (4, NUM_KNOTS), "last": ()}
@@ -290,7 +290,7 @@ class FieldBias(FieldHead):
     def _sum_at_values(self, table: Tensor, features: Features | None) -> Tensor:
         """Sums over the fields of the entry of each row's value in the table, (batch,)."""
         # `take` without an axis flattens first, which makes the gradient dense.
-        return ops.sum(ops.take(table, self._places(features)), axis=0)
+        return ops.sum(ops.take(table, self._find_places(features)), axis=0)
 
     def _sum_at_numbers(self, curves: Tensor, features: Features | None) -> Tensor:
         """Sums of the curves (columns, K + 1) at the numbers of each row (batch,)."""
@@ -299,12 +299,12 @@ class FieldBias(FieldHead):
         places = places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
         return ops.sum(numeric_curves(places, curves), axis=0)
 
-    def _fitted_effects(
+    def _fit_effects(
         self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
     ) -> Fit:
-        ids = self._ids_in(rows.features)
-        numbers = self._numbers_in(rows.features)
-        knots = self._knots_of(numbers, rows.weights)
+        ids = self._find_ids(rows.features)
+        numbers = self._read_numbers(rows.features)
+        knots = self._place_knots(numbers, rows.weights)
         columns = [numeric_column(*pair) for pair in zip(numbers, knots, strict=True)]
         level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
         with_level = columns if level is None else [*columns, level[1]]
@@ -342,19 +342,19 @@ class FieldBias(FieldHead):
         # The fit gave each row the level of its time; a prediction uses the last one, and so does
         # the summary.
         predicted = fit.solved.logits(replace(data, columns=columns)) + fit.last
-        posterior = fit.posterior(data, rows, self._most_knots())
+        posterior = fit.posterior(data, rows, self._limit_knots())
 
         def logits(rows: Rows) -> np.ndarray:
             features = rows.features
-            return fit.logits(rows, self._ids_in(features), self._numbers_in(features))
+            return fit.logits(rows, self._find_ids(features), self._read_numbers(features))
 
         def effects(rows: Rows) -> np.ndarray:
-            return fit.offsets(self._ids_in(rows.features))
+            return fit.offsets(self._find_ids(rows.features))
 
         return Fit(
             FitSummary.of(rows, predicted, solved.num_iterations, solved.converged),
             logits,
-            fit.weights(self._most_knots()),
+            fit.weights(self._limit_knots()),
             parts=() if inner is None else (inner,),
             posterior=posterior and {**posterior, **kept},
             effects=effects if self.fields else None,
@@ -369,19 +369,19 @@ class FieldBias(FieldHead):
                 "other pairs of values are too narrow. Leave one of these fields out."
             )
 
-    def _most_knots(self) -> int:
+    def _limit_knots(self) -> int:
         """The largest number of knots of a numeric column."""
         return min(self.num_knots, max(_MOST_KNOTS // max(len(self.numeric), 1), FEWEST_KNOTS))
 
-    def _knots_of(
+    def _place_knots(
         self, numbers: Sequence[np.ndarray], weights: np.ndarray | None
     ) -> list[np.ndarray]:
-        return knots_of(numbers, weights, self._most_knots()) if numbers else []
+        return knots_of(numbers, weights, self._limit_knots()) if numbers else []
 
-    def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _read_numbers(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return rounded_numbers((features[name] for name in self.numeric), self.variable_dtype)
 
-    def _num_curve_columns(self) -> int:
+    def _count_curve_columns(self) -> int:
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
         return curve.num_posterior_columns if isinstance(curve, HistogramHead) else 0

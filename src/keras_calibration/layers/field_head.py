@@ -33,7 +33,7 @@ from keras_calibration.layers.logits import check_column
 class FieldHead(Head):
     """Base of the heads that add effects of field values to a curve of the logit.
 
-    A subclass creates its weights in `_add_weights` and fits them in `_fitted_effects`. Its weight
+    A subclass creates its weights in `_add_weights` and fits them in `_fit_effects`. Its weight
     `_deviations` holds the prior standard deviation of each feature's levels in the first column.
 
     Args:
@@ -98,38 +98,38 @@ class FieldHead(Head):
         """
         if self.calibrator is None:
             line = reference_line(rows)
-            return self._fitted_effects(rows, line(rows.logits), line, None, start)
+            return self._fit_effects(rows, line(rows.logits), line, None, start)
         inner = self.calibrator.fitted(rows, settings)
-        return self._fitted_effects(rows, inner.logits(rows), IDENTITY, inner, start)
+        return self._fit_effects(rows, inner.logits(rows), IDENTITY, inner, start)
 
     def _add_weights(self) -> None:
         """Creates the weights, after `build` has set the number of values of each field."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_add_weights`.")
 
-    def _fitted_effects(
+    def _fit_effects(
         self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
     ) -> Fit:
         """The fit of the effects on top of `curve` (n,), the values of η from the fit `inner`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `_fitted_effects`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `_fit_effects`.")
 
     @property
     def num_values(self) -> dict[str, int]:
         """The number of values of each field."""
         return self._num_values if self.built else vocabulary_sizes(self.fields)
 
-    def _ids_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _find_ids(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The ids of each field (n,), int64, of the features of rows."""
         if not self.fields:
             return []
-        # `_places` counts rows in the table of all fields; each field starts at its own row.
+        # `_find_places` counts rows in the table of all fields; each field starts at its own row.
         starts = table_starts(self.num_values.values())
-        return list(np.asarray(self._places(features)) - starts[:, None])
+        return list(np.asarray(self._find_places(features)) - starts[:, None])
 
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
         # Curves by field value have columns for levels, slopes and bends. Offsets have the standard
         # deviation of levels alone.
-        of_levels = np.atleast_2d(self._value_of("_deviations").T)[0]
+        of_levels = np.atleast_2d(self._read_value("_deviations").T)[0]
         return dict(zip(self.feature_names, map(float, of_levels), strict=True))
 
     def get_config(self) -> dict[str, Any]:
@@ -141,10 +141,10 @@ class FieldHead(Head):
             "prior_scale": self.prior_scale,
         }
 
-    def _curve(self, logits: Tensor) -> Tensor:
+    def _apply_curve(self, logits: Tensor) -> Tensor:
         return logits if self.calibrator is None else self.calibrator(logits)
 
-    def _rows_of(self, field: str) -> slice:
+    def _find_rows(self, field: str) -> slice:
         """The rows of a field's values in the table of all fields; builds the layer."""
         self.ensure_built()
         known("Argument `field` must be one of the fields", [field], self.fields)
@@ -152,7 +152,7 @@ class FieldHead(Head):
         start = table_starts(self.num_values.values())[list(self.fields).index(field)]
         return slice(start, start + self.num_values[field])
 
-    def _places(self, features: Features | None) -> Tensor:
+    def _find_places(self, features: Features | None) -> Tensor:
         """Indices of the offsets of each row, shape (fields, batch), int32."""
         check_features(features, self.fields, type(self).__name__)
         return table_rows(features or {}, self.fields, self.num_values)

@@ -120,9 +120,11 @@ def called_features(features: Any, names: Iterable[str] | None, reads: Reads, re
         if isinstance(values, keras.KerasTensor):
             called[name] = values
         elif name in reads.numeric:
-            called[name] = _numbers(values, name)
+            called[name] = _read_numbers(values, name)
         else:
-            called[name] = _ids(values, name, name in ids, isinstance(reads.fields.get(name), int))
+            called[name] = _read_ids(
+                values, name, name in ids, isinstance(reads.fields.get(name), int)
+            )
     return called
 
 
@@ -136,7 +138,7 @@ def check_features(features: Features | None, names: Iterable[str], reader: str)
         check_column(values.shape, reader, f"feature {name!r}")
 
 
-def _numbers(values: Tensor, name: str) -> Tensor:
+def _read_numbers(values: Tensor, name: str) -> Tensor:
     column = column_or_tensor(values, repr(name))
     if ops.is_tensor(column):
         return column
@@ -148,7 +150,7 @@ def _numbers(values: Tensor, name: str) -> Tensor:
     return column.astype("float64") if column.dtype.kind in "iub" else column
 
 
-def _ids(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
+def _read_ids(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
     if ops.is_tensor(values):
         # Only floats can have lost digits, and only ids must be exact: bins may get any number.
         if not is_id or "float" not in keras.backend.standardize_dtype(values.dtype):
@@ -175,10 +177,10 @@ def vocabulary_sizes(fields: Fields) -> dict[str, int]:
     """
     # Inside of a compiled step, `vocabulary_size` of a lookup layer would return a tensor.
     with outside_of_graphs():
-        return {name: _vocabulary_size(vocabulary) for name, vocabulary in fields.items()}
+        return {name: _count_vocabulary(vocabulary) for name, vocabulary in fields.items()}
 
 
-def _vocabulary_size(vocabulary: Vocabulary) -> int:
+def _count_vocabulary(vocabulary: Vocabulary) -> int:
     if isinstance(vocabulary, int):
         return vocabulary
     if hasattr(vocabulary, "vocabulary_size"):

@@ -94,7 +94,7 @@ class FieldILPS(FieldHead):
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
-        curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
+        curve = self._apply_curve(ops.cast(as_column(logits), self.compute_dtype))
         knots = ops.convert_to_tensor(self._knots)
         values = ops.convert_to_tensor(self._values)
         deviations = ops.convert_to_tensor(self._field_deviations)
@@ -103,7 +103,7 @@ class FieldILPS(FieldHead):
         right_of = ops.searchsorted(knots, ops.reshape(curve, (-1,)), side="right")
         segments = ops.cast(ops.clip(right_of - 1, 0, self.num_knots - 2), "int32")
         # The deviations are one flat table: K numbers for each value of each field.
-        places = self._places(features) * self.num_knots + segments
+        places = self._find_places(features) * self.num_knots + segments
         segment = segments[:, None]
 
         def value_at(step: int) -> Tensor:
@@ -139,20 +139,20 @@ class FieldILPS(FieldHead):
 
     def get_knots(self) -> np.ndarray:
         """Knots, shape (K,): increasing values of η, in logits."""
-        return self._value_of("_knots")
+        return self._read_value("_knots")
 
     def get_values(self) -> np.ndarray:
         """Values of the shared curve b at the knots, shape (K,), in logits."""
-        return self._value_of("_values")
+        return self._read_value("_values")
 
     def get_curves(self, field: str) -> np.ndarray:
         """Curves `b + d` of a field's values at the knots, shape (num_values, K), in logits."""
-        return self.get_values() + self._deviations_of(field)
+        return self.get_values() + self._read_deviations(field)
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Levels of a field's values, shape (num_values,), in logits: means of d over the knots."""
         # The other components, slopes and bends, have the mean 0 over the knots.
-        return self._deviations_of(field).mean(axis=1)
+        return self._read_deviations(field).mean(axis=1)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -174,10 +174,10 @@ class FieldILPS(FieldHead):
             name="deviations", shape=(len(self.fields), 3), initializer="zeros", trainable=False
         )
 
-    def _fitted_effects(
+    def _fit_effects(
         self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
     ) -> Fit:
-        ids = self._ids_in(rows.features)
+        ids = self._find_ids(rows.features)
         # Place the knots on the values that the fit sees. Without η, the line maps them back to the
         # logits that the layer gets.
         balanced = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
@@ -210,7 +210,7 @@ class FieldILPS(FieldHead):
 
         def logits(rows: Rows) -> np.ndarray:
             curve = line(rows.logits) if inner is None else inner.logits(rows)
-            return curves_at(curve, self._ids_in(rows.features))
+            return curves_at(curve, self._find_ids(rows.features))
 
         return Fit(
             FitSummary.of(rows, curves_at(curve, ids), fit.num_iterations, fit.converged),
@@ -224,6 +224,6 @@ class FieldILPS(FieldHead):
             parts=() if inner is None else (inner,),
         )
 
-    def _deviations_of(self, field: str) -> np.ndarray:
+    def _read_deviations(self, field: str) -> np.ndarray:
         deviations = np.asarray(self._field_deviations).reshape(-1, self.num_knots)
-        return deviations[self._rows_of(field)]
+        return deviations[self._find_rows(field)]

@@ -184,7 +184,7 @@ class FieldNetwork(keras.layers.Layer):
             if training and self.dropout:
                 hidden = keras.random.dropout(hidden, self.dropout, seed=self._dropout_seeds)
         self._add_regularization()
-        return self._before_adapt(self._output(hidden))
+        return self._require_adapt(self._output(hidden))
 
     def adapt(self, features: Mapping[str, ArrayLike]) -> None:
         """Places the knots of the numeric columns and stores the number of rows.
@@ -253,7 +253,7 @@ class FieldNetwork(keras.layers.Layer):
         ramps = ops.flip(ops.cumsum(ops.flip(coarse, 1), axis=1), 1)
         return ops.concatenate([hats, missing[:, None], ramps], axis=1)
 
-    def _before_adapt(self, output: Tensor) -> Tensor:
+    def _require_adapt(self, output: Tensor) -> Tensor:
         """The output; raises in training before `adapt` has placed the knots of numeric columns."""
         if not self.numeric:
             return output

@@ -40,11 +40,17 @@ def report_text(verdict: str, summary: FitSummary) -> str:
     """The verdict, the figure that decided it, and the rest, in at most 100 columns."""
     end = "converged in" if summary.converged else "has NOT converged after"
     rows = f"{summary.num_rows:,} rows; the fit {end} {counted(summary.num_iterations, 'step')}."
-    lines = [verdict, _losses(summary), _means(summary), rows, _gain(summary)]
+    lines = [
+        verdict,
+        _describe_losses(summary),
+        _describe_means(summary),
+        rows,
+        _describe_gain(summary),
+    ]
     return "\n".join(part for line in lines if line for part in wrap(line))
 
 
-def _losses(summary: FitSummary) -> str:
+def _describe_losses(summary: FitSummary) -> str:
     """The log loss before the fit and with it, and the change."""
     before = summary.log_loss_before
     if math.isnan(summary.change):
@@ -62,7 +68,7 @@ def _losses(summary: FitSummary) -> str:
     )
 
 
-def _means(summary: FitSummary) -> str:
+def _describe_means(summary: FitSummary) -> str:
     """The mean prediction before the fit and with it, beside the mean label; empty if unknown."""
     if summary.means is None:
         return ""
@@ -75,7 +81,7 @@ def _means(summary: FitSummary) -> str:
     return f"Mean prediction{which}: {before} before, {after} with the fit; {observed} is observed."
 
 
-def _gain(summary: FitSummary) -> str:
+def _describe_gain(summary: FitSummary) -> str:
     """What the network or the trees add to the head that they stand on; empty without them."""
     without, both = summary.cross_fitted_head, summary.cross_fitted_both
     if math.isnan(both):

@@ -191,7 +191,7 @@ def build_for(head: Head, rows: Rows) -> None:
 
 def own_values(head: Head, weights: Mapping[str, Any]) -> list[tuple[keras.Variable, Any]]:
     """The variables of a built head, without those of its parts, and their values in a fit."""
-    return [pair for n, value in weights.items() for pair in _pairs_of(getattr(head, n), value)]
+    return [pair for n, value in weights.items() for pair in _pair_weights(getattr(head, n), value)]
 
 
 def values_of(
@@ -208,13 +208,13 @@ def values_of(
     return values
 
 
-def _pairs_of(target: Any, value: Any) -> list[tuple[keras.Variable, Any]]:
+def _pair_weights(target: Any, value: Any) -> list[tuple[keras.Variable, Any]]:
     """The variables of a weight, of a layer or of a list of these, with their values."""
     if isinstance(target, keras.Variable):
         return [(target, value)]
     # The value of a layer or a list is a list in the same order, down to single variables.
     inner = target.weights if isinstance(target, keras.layers.Layer) else target
-    return [pair for parts in zip(inner, value, strict=True) for pair in _pairs_of(*parts)]
+    return [pair for parts in zip(inner, value, strict=True) for pair in _pair_weights(*parts)]
 
 
 def hash_of_weights(head: Head) -> str:

@@ -138,7 +138,7 @@ class Head(keras.layers.Layer):
         if not self.built:
             self.build(logits_shape, *(() if self.feature_names == () else (features_shape,)))
 
-    def _value_of(self, name: str) -> np.ndarray:
+    def _read_value(self, name: str) -> np.ndarray:
         """A copy of the weight in an attribute; builds the layer."""
         self.ensure_built()
         return np.asarray(getattr(self, name)).copy()

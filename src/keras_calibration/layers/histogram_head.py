@@ -100,7 +100,7 @@ class HistogramHead(Head):
 
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits the curve to the histogram of checked rows."""
-        histogram = _histogram_of(rows, self.bins_of(rows))
+        histogram = _build_histogram(rows, self.bins_of(rows))
         fit = self.fitted_to_sums(histogram)
         ends = histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
         if self._is_affine_in_bins() and np.abs(ends).max() <= LARGEST_LOGIT:
@@ -192,11 +192,11 @@ class HistogramHead(Head):
         )
         # Only sums on the same bins add up, so the bins of the first fit stay.
         bins = self.bins_of(rows) if self.histogram is None else self.histogram.bins
-        return self.update_sums(_histogram_of(rows, bins), forget)
+        return self.update_sums(_build_histogram(rows, bins), forget)
 
     def fit_sums(self, histogram: LogitHistogram) -> FitSummary:
         """Fits the layer to rows summed in a histogram, see `fitted_to_sums`."""
-        return self._assigned(self.fitted_to_sums(histogram))
+        return self._assign_fit(self.fitted_to_sums(histogram))
 
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
         """`update` with rows summed in a histogram."""
@@ -217,7 +217,7 @@ class HistogramHead(Head):
             are_counts = are_counts and was_counts and are_equal
             # Rows that were summed elsewhere may have other bins: move them to the first fit's.
             histogram = self.histogram.scaled(1 - forget) + histogram.on_bins(self.histogram.bins)
-        return self._assigned(self.fitted_to_sums(histogram, are_counts))
+        return self._assign_fit(self.fitted_to_sums(histogram, are_counts))
 
     def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
         """The curve that is fitted to a histogram with both classes."""
@@ -287,7 +287,7 @@ class HistogramHead(Head):
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
         self.histogram = LogitHistogram.from_arrays(arrays) if arrays else None
 
-    def _assigned(self, fit: Fit) -> FitSummary:
+    def _assign_fit(self, fit: Fit) -> FitSummary:
         self.ensure_built()
         assign_all([(self, fit)])
         return fit.summary
@@ -307,7 +307,7 @@ class HistogramHead(Head):
         return True
 
 
-def _histogram_of(rows: Rows, bins: Line) -> LogitHistogram:
+def _build_histogram(rows: Rows, bins: Line) -> LogitHistogram:
     """The histogram of rows, on these bins."""
     histogram = logit_histogram(rows.logits, rows.labels, rows.weights, bins)
     return replace(histogram, num_rows=float(rows.num_meant), unit=rows.unit)

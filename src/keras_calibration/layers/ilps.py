@@ -125,7 +125,7 @@ class ILPS(HistogramHead):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.knots = knots if isinstance(knots, str) else _checked_knots(knots)
+        self.knots = knots if isinstance(knots, str) else _check_knots(knots)
         if not isinstance(knots, str):
             if num_knots not in (20, len(self.knots)):
                 warn("Argument `num_knots` has no effect with a list of knots.")
@@ -157,7 +157,7 @@ class ILPS(HistogramHead):
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the knots and values; the layer starts as the identity."""
-        identity = self._first_knots()
+        identity = self._place_first_knots()
         self._knots = self._add_weight("knots", identity, trainable=False)
         self._num_rows = self._add_weight("num_rows", np.zeros(()), trainable=False)
         if self.monotonic == "strict":
@@ -172,7 +172,7 @@ class ILPS(HistogramHead):
     def calibrate(self, logits: Tensor) -> Tensor:
         """η(l); adds the penalty and the prior to the model's losses."""
         knots = ops.convert_to_tensor(self._knots)
-        values = self._values()
+        values = self._compute_values()
         # Eq. 11 of the paper keeps the free values close to the curve, which uses their isotonic
         # projection. The labels would not: all values with one projection have the same log loss.
         if self.penalty and self.monotonic == "penalty":
@@ -231,19 +231,19 @@ class ILPS(HistogramHead):
         # The same curve on the new knots, always extrapolated linearly: constant ends would flatten
         # the identity wherever the new knots lie beyond the old ones.
         values = np.asarray(isotonic_values(piecewise_linear(placed, *self.curve())))
-        for name, value in self._weights_of(placed, values, len(rows)).items():
+        for name, value in self._convert_to_weights(placed, values, len(rows)).items():
             getattr(self, name).assign(value)
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """The rows of F, one for the value at each knot, interpolated as the values are."""
-        return self._interpolated(logits, factor, ops.convert_to_tensor(self._knots))
+        return self._interpolate_factor(logits, factor, ops.convert_to_tensor(self._knots))
 
     def spread_of(self, curve: FittedCurve, logits: np.ndarray) -> Tensor:
         """`logit_spread` of a fit, for logits (n,)."""
         values = logits, curve.solved.factor, curve.weights["_knots"]
-        return self._interpolated(*(ops.convert_to_tensor(v, "float64") for v in values))
+        return self._interpolate_factor(*(ops.convert_to_tensor(v, "float64") for v in values))
 
-    def _interpolated(self, logits: Tensor, factor: Tensor, knots: Tensor) -> Tensor:
+    def _interpolate_factor(self, logits: Tensor, factor: Tensor, knots: Tensor) -> Tensor:
         # η is linear in the values: at a logit, the rows of F at the two ends of its segment are
         # mixed in the same shares as the two values.
         right_of = ops.searchsorted(knots, logits, side="right")
@@ -266,19 +266,19 @@ class ILPS(HistogramHead):
             # Knots on edges of the bins: η is then a line in each bin, and the histogram is exact.
             knots = quantile_edges(histogram, self.num_knots, balanced=self.knots == "balanced")
         else:
-            knots = line(self._first_knots().astype("float64"))
+            knots = line(self._place_first_knots().astype("float64"))
         fitted, solved = fit_ilps(histogram, knots, self.smoothness, self.extrapolation)
         # Round to the dtype of the layer, and separate values that rounding has made equal.
         values = strictly_increasing(fitted.astype(self.variable_dtype))
-        stored = self._first_knots()
+        stored = self._place_first_knots()
         if self.has_free_scale:
             stored = strictly_increasing(line.inverse(knots).astype(self.variable_dtype))
 
         def at(logits: np.ndarray) -> np.ndarray:
-            return _line_plot(logits, stored, values, self.extrapolation)
+            return _evaluate_curve(logits, stored, values, self.extrapolation)
 
         num_rows = histogram.positives + histogram.negatives
-        return FittedCurve(solved, at, self._weights_of(stored, values, num_rows))
+        return FittedCurve(solved, at, self._convert_to_weights(stored, values, num_rows))
 
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Knots and values."""
@@ -286,12 +286,12 @@ class ILPS(HistogramHead):
 
     def get_knots(self) -> np.ndarray:
         """Knots a, shape (K,): increasing logits."""
-        return self._value_of("_knots")
+        return self._read_value("_knots")
 
     def get_values(self) -> np.ndarray:
         """Values b at the knots, shape (K,), in logits."""
         self.ensure_built()
-        return np.asarray(self._values()).copy()
+        return np.asarray(self._compute_values()).copy()
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -312,9 +312,9 @@ class ILPS(HistogramHead):
         if self.has_free_scale:  # `fit` places the knots on edges
             return True
         # A fixed knot inside of a bin bends the curve there.
-        return bool(np.isin(self._first_knots(), EDGES.astype(self.variable_dtype)).all())
+        return bool(np.isin(self._place_first_knots(), EDGES.astype(self.variable_dtype)).all())
 
-    def _values(self) -> Tensor:
+    def _compute_values(self) -> Tensor:
         if self.monotonic == "penalty":
             return isotonic_values(self._free_values)
         knots = ops.convert_to_tensor(self._knots)
@@ -326,12 +326,14 @@ class ILPS(HistogramHead):
         heights = running_maximum(heights)
         return self._level + heights - ops.mean(heights)
 
-    def _first_knots(self) -> np.ndarray:
+    def _place_first_knots(self) -> np.ndarray:
         """The knots of a new layer, in its dtype. Fixed knots never change."""
         knots = sigmoid_knots(self.num_knots) if isinstance(self.knots, str) else self.knots
         return np.asarray(knots, self.variable_dtype)
 
-    def _weights_of(self, knots: np.ndarray, values: np.ndarray, num_rows: float) -> dict[str, Any]:
+    def _convert_to_weights(
+        self, knots: np.ndarray, values: np.ndarray, num_rows: float
+    ) -> dict[str, Any]:
         """The weights of the curve with these knots and values, which must be non-decreasing."""
         weights = {"_knots": knots, "_num_rows": num_rows}
         if self.monotonic == "penalty":
@@ -345,7 +347,7 @@ class ILPS(HistogramHead):
         return {**weights, "_raw_slopes": raw_slopes, "_level": level}
 
 
-def _line_plot(
+def _evaluate_curve(
     logits: np.ndarray, knots: np.ndarray, values: np.ndarray, extrapolation: str
 ) -> np.ndarray:
     """The curve with these knots and values at logits, float64, as `piecewise_linear`."""
@@ -358,7 +360,7 @@ def _line_plot(
     return np.asarray(values[segment] + slopes[segment] * (logits - knots[segment]))
 
 
-def _checked_knots(knots: Sequence[float]) -> list[float]:
+def _check_knots(knots: Sequence[float]) -> list[float]:
     checked = [float(knot) for knot in knots]
     # They must still differ in float32, in which the layer stores them.
     gaps = np.diff(np.asarray(checked, np.float32))

@@ -135,7 +135,7 @@ class IsotonicRegression(Head):
     @property
     def thresholds(self) -> np.ndarray:
         """Both ends of every step, increasing logits, shape (t,)."""
-        return np.unique(self._value_of("_thresholds"))
+        return np.unique(self._read_value("_thresholds"))
 
     @property
     def values(self) -> np.ndarray:

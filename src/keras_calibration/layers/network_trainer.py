@@ -55,7 +55,7 @@ class NetworkTrainer:
         self.generator = generator_of(settings.seed)
         is_unseeded = isinstance(network, FieldNetwork) and network.seed is None
         self.network = copy_of(network, **({"seed": settings.seed} if is_unseeded else {}))
-        self.model = _model_of(self.network, rows.features)
+        self.model = _build_model(self.network, rows.features)
         if network.built and not isinstance(network, FieldNetwork):  # which starts from 0
             self.network.set_weights(weights_of(network))
         self._start = weights_of(self.network)
@@ -74,7 +74,7 @@ class NetworkTrainer:
         # `_start`.
         self._fresh_optimizer: dict[str, np.ndarray] = {}
         optimizer.save_own_variables(self._fresh_optimizer)
-        self._steps = self._graph_of_steps() if is_tensorflow else self._program_of_steps()
+        self._steps = self._build_graph() if is_tensorflow else self._build_program()
 
     def train(
         self, curve: np.ndarray, chosen: np.ndarray, held_out: np.ndarray
@@ -129,14 +129,15 @@ class NetworkTrainer:
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
         parts = [
-            self.model.predict_on_batch(self._inputs(rows)) for rows in filled.reshape(-1, size)
+            self.model.predict_on_batch(self._select_inputs(rows))
+            for rows in filled.reshape(-1, size)
         ]
         return np.concatenate(parts)[: len(chosen), 0].astype("float64")
 
-    def _inputs(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _select_inputs(self, rows: np.ndarray) -> list[np.ndarray]:
         return [self.curve[rows], *(column[rows] for column in self.features.values())]
 
-    def _graph_of_steps(self) -> Callable[[np.ndarray], None]:
+    def _build_graph(self) -> Callable[[np.ndarray], None]:
         """A step for each batch of row numbers (batches, size), in one graph of TensorFlow.
 
         Single steps take several times as long.
@@ -165,7 +166,7 @@ class NetworkTrainer:
         graph = tf.function(train, input_signature=signature, autograph=False)
         return lambda batches: graph(batches, self.curve)
 
-    def _program_of_steps(self) -> Callable[[np.ndarray], None]:
+    def _build_program(self) -> Callable[[np.ndarray], None]:
         """The same in one program of JAX: starting a program takes longer than a small step."""
         import jax
 
@@ -179,7 +180,7 @@ class NetworkTrainer:
         def run(batches: np.ndarray) -> None:
             # Filled up: the program is compiled for a number of batches, and folds differ in it.
             rows = np.resize(batches, (len(self.labels) // batches.shape[1], batches.shape[1]))
-            epoch = self._inputs(rows), self.labels[rows], self.weights[rows]
+            epoch = self._select_inputs(rows), self.labels[rows], self.weights[rows]
             variables = (
                 self.model.trainable_variables,
                 self.model.non_trainable_variables,
@@ -195,7 +196,7 @@ class NetworkTrainer:
         return run
 
 
-def _model_of(network: keras.layers.Layer, features: Mapping[str, np.ndarray]) -> keras.Model:
+def _build_model(network: keras.layers.Layer, features: Mapping[str, np.ndarray]) -> keras.Model:
     """The model `η + g(x)` of η and the features."""
     inputs = {
         name: keras.Input(column.shape[1:], dtype=ops.convert_to_tensor(column[:1]).dtype)
@@ -222,13 +223,13 @@ def outputs_of(
     return np.concatenate(parts).astype("float64")
 
 
-def _without_sharing(config: Any) -> Any:
+def _drop_shared_ids(config: Any) -> Any:
     """A configuration without ids of shared objects: Keras would load one object for two."""
     if isinstance(config, list | tuple):
-        return type(config)(map(_without_sharing, config))
+        return type(config)(map(_drop_shared_ids, config))
     if not isinstance(config, dict):
         return config
-    return {k: _without_sharing(v) for k, v in config.items() if k != "shared_object_id"}
+    return {k: _drop_shared_ids(v) for k, v in config.items() if k != "shared_object_id"}
 
 
 def copy_of(network: _Layer, **changes: Any) -> _Layer:
@@ -237,7 +238,7 @@ def copy_of(network: _Layer, **changes: Any) -> _Layer:
     kinds = {type(layer) for layer in flatten_layers(network)}
     classes = {keras.saving.get_registered_name(kind): kind for kind in kinds}
     try:
-        config = _without_sharing(keras.saving.serialize_keras_object(network))
+        config = _drop_shared_ids(keras.saving.serialize_keras_object(network))
         if "name" in config["config"]:
             config["config"]["name"] = "copy"
         config["config"].update(changes)

@@ -201,7 +201,7 @@ class NeuralCalibration(Head):
                     )
                 ]
         networks = () if training is None else training.weights[: self.num_members]
-        unbiased = self._sum_of(rows, curves, networks)
+        unbiased = self._build_sum(rows, curves, networks)
         at_rows = unbiased(rows)
         # Each kept network was trained on other folds and has its own error of the mean: the bias
         # gives their mean the total of the labels.
@@ -225,11 +225,11 @@ class NeuralCalibration(Head):
         weights = {
             "_bias": bias,
             # Without a network that helps, g = 0: the head is η.
-            "members": networks or [_weights_of_zero(g, rows.features) for g in self.members],
+            "members": networks or [_find_zero_weights(g, rows.features) for g in self.members],
         }
         return Fit(summary, lambda rows: unbiased(rows) + bias, weights, tuple(curves))
 
-    def _sum_of(
+    def _build_sum(
         self, rows: Rows, curves: Sequence[Fit], networks: Sequence[Weights]
     ) -> Callable[[Rows], np.ndarray]:
         """`η(l) + g(x)` as a function of rows, with networks of these weights; without any, η."""
@@ -278,7 +278,7 @@ class NeuralCalibration(Head):
         }
 
 
-def _weights_of_zero(
+def _find_zero_weights(
     network: keras.layers.Layer, columns: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
     """The weights with which g = 0: those of a new network if it returns 0, else zeros."""

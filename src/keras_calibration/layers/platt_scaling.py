@@ -97,9 +97,9 @@ class PlattScaling(HistogramHead):
     @property
     def scale(self) -> float:
         """The scale a > 0."""
-        return math.exp(self._value_of("_log_scale"))
+        return math.exp(self._read_value("_log_scale"))
 
     @property
     def bias(self) -> float:
         """The bias c, in logits."""
-        return float(self._value_of("_bias"))
+        return float(self._read_value("_bias"))

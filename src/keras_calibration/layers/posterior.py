@@ -55,7 +55,7 @@ class Posterior:
     def keep(self, values: Mapping[str, Any] | None) -> None:
         """Assigns the weights, by name, at the end of a direct fit; None if it has no posterior."""
         # The checksum ties the posterior to the weights of the fit. 0 belongs to no weights.
-        is_of = 0.0 if values is None else _checksum(self._layer.weights)
+        is_of = 0.0 if values is None else _compute_checksum(self._layer.weights)
         for name, value in {"is_of_counts": 1.0, **(values or {}), "of": is_of}.items():
             self._weights[name].assign(value)
 
@@ -69,7 +69,7 @@ class Posterior:
         name = type(self._layer).__name__
         checksum = float(np.asarray(self["of"]))
         # Training, or another assignment, changes the weights but not the stored checksum.
-        if checksum != _checksum(self._layer.weights):
+        if checksum != _compute_checksum(self._layer.weights):
             state = "were trained or set since then" if checksum else "are not from a fit"
             raise ValueError(
                 f"{name} must be fitted by `fit` before `interval`, and then be left as it is. "
@@ -133,7 +133,7 @@ def without_posterior(weights: Iterable[keras.Variable]) -> list[keras.Variable]
     return [weight for weight in weights if not weight.name.startswith(_PREFIX)]
 
 
-def _checksum(weights: Iterable[keras.Variable]) -> float:
+def _compute_checksum(weights: Iterable[keras.Variable]) -> float:
     """A checksum of the weights except the posterior, from 1 to 2²⁴: float32 holds it exactly."""
     checksum = 0
     for weight in without_posterior(weights):

@@ -69,15 +69,15 @@ def refit(
     """
     refuse_divided_groups(settings and settings.folds, rows)
     if not draws_by_chance(head):
-        return _refitted(head, rows, settings, only_if_better, scores_before)
+        return _refit_rows(head, rows, settings, only_if_better, scores_before)
     # A fit that draws folds has cross-fitted logits of separate rows. So compare on separate rows
     # too, and average the logits of each passed row at the end.
     apart, *places = rows_apart(rows, settings and settings.folds)
-    fit = _refitted(head, apart, settings, only_if_better, scores_before)
+    fit = _refit_rows(head, apart, settings, only_if_better, scores_before)
     return replace(fit, summary=fit.summary.of_given(apart, *places))
 
 
-def _refitted(
+def _refit_rows(
     head: Head,
     rows: Rows,
     settings: FitSettings | None,
@@ -99,10 +99,10 @@ def _refitted(
         log_loss_before=float(np.average(losses, weights=rows.weights)),
         # The next fit and the refresh of an export compare their scores with these.
         logits=describe_logits(rows.logits, "fit", rows.weights),
-        means=_means(rows, present, fit),
+        means=_compute_means(rows, present, fit),
     )
     fit = replace(fit, summary=summary)
-    changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, fit)
+    changed = None if is_known else _measure_change(head, rows, losses, settings, fit)
     if changed is None:
         return fit
     # Keep the present head if the fit predicts new rows worse. If the caller wants the fit anyway,
@@ -124,7 +124,7 @@ def _refitted(
     return replace(fit, summary=summary)
 
 
-def _means(rows: Rows, present: np.ndarray, fit: Fit) -> dict[str, list[float]]:
+def _compute_means(rows: Rows, present: np.ndarray, fit: Fit) -> dict[str, list[float]]:
     """The mean predictions of the rows by the present head and by the fit, and the mean label."""
     before = totals_of(present, rows)
     after = totals_of(fit.logits(rows), rows)
@@ -146,7 +146,7 @@ def is_fitted_to(head: Head, rows: Rows) -> bool:
     return math.isclose(loss, summary.log_loss_in_sample, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 
-def _cross_fitted_change(
+def _measure_change(
     head: Head, rows: Rows, before: np.ndarray, settings: FitSettings | None, fit: Fit
 ) -> tuple[float, float] | None:
     """The change of the log loss by the direct fit on rows that it did not see, and its error.
@@ -159,7 +159,7 @@ def _cross_fitted_change(
         return mean_and_error(losses - before, rows.weights, clusters_of(rows))
     # Separate rows, so that random folds do not depend on the form of the rows.
     apart, numbers, _ = rows_apart(rows)
-    fold, scored = _folds(apart, head.follows_time)
+    fold, scored = _draw_folds(apart, head.follows_time)
     if not scored:
         return None
     parts = parts_of(fold, scored, head.follows_time)
@@ -175,7 +175,7 @@ def _cross_fitted_change(
     return mean_and_error(changes[is_scored], scored_rows.weights, clusters_of(scored_rows))
 
 
-def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
+def _draw_folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
     """The fold of each row (n,), and the scored folds: all, or with time the last."""
     if rows.times is not None and follows_time:
         # Score only the last block of time, by a fit to all earlier ones: a level over time is used

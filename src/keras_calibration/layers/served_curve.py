@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def tables_of(head: Head) -> list[np.ndarray]:
     """For each curve in a head: knot, value, slope and next value of each line, (K, 4)."""
-    tables = (with_following(lines(*curve.curve())) for curve in _curves(head))
+    tables = (with_following(lines(*curve.curve())) for curve in _find_curves(head))
     return [np.asarray(ops.transpose(table)) for table in tables]
 
 
@@ -36,7 +36,7 @@ def curves_as_tables(head: Head) -> Iterator[list[tf.Variable]]:
     """
     import tensorflow as tf
 
-    curves = _curves(head)
+    curves = _find_curves(head)
     tables = [tf.Variable(table, trainable=False) for table in tables_of(head)]
     for curve, table in zip(curves, tables, strict=True):
         read = functools.partial(_read, table=table, extrapolation=curve.extrapolation)
@@ -49,7 +49,7 @@ def curves_as_tables(head: Head) -> Iterator[list[tf.Variable]]:
             object.__delattr__(curve, "calibrate")
 
 
-def _curves(head: Head) -> list[ILPS]:
+def _find_curves(head: Head) -> list[ILPS]:
     """The curves in a head, without those of subclasses, which may compute anything."""
     return [layer for layer in flatten_layers(head) if type(layer) is ILPS]
 

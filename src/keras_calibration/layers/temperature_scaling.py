@@ -106,7 +106,7 @@ class TemperatureScaling(HistogramHead):
             return scale * line.scale * rows.logits
 
         summary = FitSummary.of(rows, logits(rows), fit.num_iterations, fit.converged)
-        return Fit(summary, logits, _weights(scale, line.scale))
+        return Fit(summary, logits, _convert_to_weights(scale, line.scale))
 
     def derivatives(self, logits: Tensor) -> list[Tensor]:
         """By 1 / T."""
@@ -123,14 +123,16 @@ class TemperatureScaling(HistogramHead):
         scale, unit = check_scale(fit, histogram, "TemperatureScaling"), histogram.line.scale
         # The fit saw logits times `unit`: 1/T is its scale times `unit`, and so is its deviation.
         solved = dataclasses.replace(fit, factor=unit * fit.factor)
-        return FittedCurve(solved, lambda logits: scale * unit * logits, _weights(scale, unit))
+        return FittedCurve(
+            solved, lambda logits: scale * unit * logits, _convert_to_weights(scale, unit)
+        )
 
     @property
     def temperature(self) -> float:
         """The temperature T > 0."""
-        return math.exp(self._value_of("_log_temperature"))
+        return math.exp(self._read_value("_log_temperature"))
 
 
-def _weights(scale: float, unit: float) -> dict[str, float]:
+def _convert_to_weights(scale: float, unit: float) -> dict[str, float]:
     """The weight of the layer, for 1 / T = scale · unit."""
     return {"_log_temperature": -math.log(scale) - math.log(unit)}

@@ -30,7 +30,9 @@ def warn_of_unknown(head: Head, rows: Rows, fit: Fit, fields: Fields | None = No
     rate of one of them differs significantly from its prediction.
     """
     pairs = {**head.reads().fields, **(fields or {})}.items()
-    if text := "; ".join(text for pair in pairs for text in _texts(head, rows, fit, *pair)):
+    if text := "; ".join(
+        text for pair in pairs for text in _describe_unknown(head, rows, fit, *pair)
+    ):
         warn(
             f"Fields have values that are not in their vocabulary. {text}. All such values of a "
             "field share one correction, and a fit adds none of them to the vocabulary. Call "
@@ -39,7 +41,9 @@ def warn_of_unknown(head: Head, rows: Rows, fit: Fit, fields: Fields | None = No
         )
 
 
-def _texts(head: Head, rows: Rows, fit: Fit, name: str, vocabulary: Vocabulary) -> Iterator[str]:
+def _describe_unknown(
+    head: Head, rows: Rows, fit: Fit, name: str, vocabulary: Vocabulary
+) -> Iterator[str]:
     """The text about the unknown values of a field, if it gives a warning."""
     column = rows.features[name]
     if isinstance(vocabulary, int | keras.layers.IntegerLookup):

@@ -94,12 +94,12 @@ class VectorScaling(Head):
     @property
     def scales(self) -> np.ndarray:
         """Per-class scales a, shape (K,)."""
-        return self._value_of("_scales")
+        return self._read_value("_scales")
 
     @property
     def biases(self) -> np.ndarray:
         """Per-class biases b in logits, shape (K,)."""
-        return self._value_of("_biases")
+        return self._read_value("_biases")
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

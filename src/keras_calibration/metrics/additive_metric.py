@@ -205,11 +205,11 @@ class AdditiveMetric(keras.metrics.Metric):
             ValueError: If a metric has another class or configuration. Nothing is added then.
         """
         metrics = list(metrics)
-        expected = _described(self)
-        if others := [metric for metric in metrics if _described(metric) != expected]:
+        expected = _describe(self)
+        if others := [metric for metric in metrics if _describe(metric) != expected]:
             raise ValueError(
                 "Argument `metrics` must hold metrics of the same class and configuration, "
-                f"{expected}. Received: {_described(others[0])}."
+                f"{expected}. Received: {_describe(others[0])}."
             )
         for metric in metrics:
             self._merge(metric)
@@ -310,6 +310,6 @@ class RunningSum:
         return total if self._rest is None else total + ops.convert_to_tensor(self._rest)
 
 
-def _described(metric: keras.metrics.Metric) -> str:
+def _describe(metric: keras.metrics.Metric) -> str:
     config = {key: value for key, value in metric.get_config().items() if key != "name"}
     return f"{type(metric).__name__} with {config}"

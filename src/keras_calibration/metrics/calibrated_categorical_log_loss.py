@@ -110,21 +110,21 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     @checked_result
     def result(self) -> Tensor:
         """The loss of the rows since `reset_state`, a scalar in nats."""
-        return self._at_best_temperature()[0]
+        return self._score_at_best_temperature()[0]
 
     @property
     def temperature(self) -> np.ndarray:
         """The fitted temperature T of each scored part, in [1/16, 16], shape `(parts,)`."""
-        return 1 / np.asarray(self._at_best_temperature()[1])
+        return 1 / np.asarray(self._score_at_best_temperature()[1])
 
-    def _at_best_temperature(self) -> tuple[Tensor, Tensor]:
+    def _score_at_best_temperature(self) -> tuple[Tensor, Tensor]:
         """Mean loss at the best inverse temperatures, and these."""
         return _compiled_loss(
             self._temperature_sums.value(), self._label_sums.value(), self.held_out
         )
 
 
-def _loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
+def _compute_loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
     """The mean log loss of the scored rows, and β, which is fitted on other rows."""
     labels = fitting_sums(label_sums, held_out)
     beta = best_inverse_temperature(fitting_sums(sums, held_out), labels[:, 1], labels[:, 0])
@@ -135,4 +135,4 @@ def _loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Tensor, Ten
 
 
 _compiled_summary = compiled(temperature_summary)
-_compiled_loss = compiled(_loss)
+_compiled_loss = compiled(_compute_loss)

@@ -127,7 +127,7 @@ class CalibratedLogLoss(CrossFittedMetric):
     @checked_result
     def result(self) -> Tensor:
         """The Calibrated Log Loss of the rows since `reset_state`, a scalar in nats."""
-        return self._scored()[0]
+        return self._score_rows()[0]
 
     @property
     def fitted_bias(self) -> float:
@@ -137,18 +137,18 @@ class CalibratedLogLoss(CrossFittedMetric):
     @property
     def bias(self) -> np.ndarray:
         """The fitted bias c of each scored part, added to the logit, shape `(parts,)`."""
-        return np.asarray(self._scored()[1]).copy()
+        return np.asarray(self._score_rows()[1]).copy()
 
     def moments_of_all_rows(self) -> np.ndarray:
         """The moments of the logits of all rows by bin, (418, 8), float64."""
         moments = np.asarray(self._moments.value(), np.float64)
         return moments.reshape(-1, NUM_BINS, NUM_COLUMNS).sum(axis=0)
 
-    def _scored(self) -> tuple[Tensor, Tensor]:
+    def _score_rows(self) -> tuple[Tensor, Tensor]:
         return _compiled_loss(self._moments.value(), self.held_out)
 
 
-def _moments(
+def _compute_moments(
     labels: Tensor,
     predictions: Tensor,
     weights: Tensor,
@@ -166,7 +166,7 @@ def _moments(
     return logit_moments(labels, logits, weights, groups, num_groups_of(*sharing[:2]))
 
 
-def _loss(moments: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
+def _compute_loss(moments: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
     """The mean log loss of the scored rows, and the biases, which are fitted on other rows."""
     summary = by_group(moments)
     bias = bias_root(fitting_sums(summary, held_out))
@@ -176,5 +176,5 @@ def _loss(moments: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
     return ops.sum(losses) / ops.sum(weights), bias
 
 
-_compiled_moments = compiled(_moments)
-_compiled_loss = compiled(_loss)
+_compiled_moments = compiled(_compute_moments)
+_compiled_loss = compiled(_compute_loss)

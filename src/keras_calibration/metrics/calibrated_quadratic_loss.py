@@ -83,12 +83,12 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     def result(self) -> Tensor:
         """The loss of the rows since `reset_state`, a scalar in squared units of the label."""
         sums = scored_sums(self._sums.value(), self.held_out)
-        return ops.sum(squared_error_sum(sums, self._biases())) / ops.sum(sums[:, 0])
+        return ops.sum(squared_error_sum(sums, self._compute_biases())) / ops.sum(sums[:, 0])
 
     @property
     def bias(self) -> np.ndarray:
         """The fitted bias c of each scored part, in units of the label, shape `(parts,)`."""
-        return np.asarray(self._biases()).copy()
+        return np.asarray(self._compute_biases()).copy()
 
-    def _biases(self) -> Tensor:
+    def _compute_biases(self) -> Tensor:
         return mean_residual(fitting_sums(self._sums.value(), self.held_out))

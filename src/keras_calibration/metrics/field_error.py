@@ -124,7 +124,7 @@ class FieldError(AdditiveMetric):
         rows = labels, predictions, weights, flat_ids(field, weights, self.num_values)
         settings = self.num_values, self.dtype, sample_weight is not None
         if runs_on_gpu():
-            self._sums.add(_batch_sums(*settings, *rows))
+            self._sums.add(_sum_batch(*settings, *rows))
         else:
             self._sums.add(_compiled_sums(*settings, *filled_up(*rows)))
         self._add_scale(y_true, y_pred, sample_weight)
@@ -254,7 +254,7 @@ def noise_floors_of(
     return [(float(values.mean()), float(values.std(ddof=1))) for values in metric_errors]
 
 
-def _batch_sums(
+def _sum_batch(
     num_values: int,
     dtype: str,
     is_weighted: bool,
@@ -272,4 +272,4 @@ def _batch_sums(
     return field_sums(labels, predictions, weights, ids, num_values, is_weighted)
 
 
-_compiled_sums = compiled(_batch_sums)
+_compiled_sums = compiled(_sum_batch)

@@ -14,7 +14,7 @@ from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
 
 
-def _of_one_output(y: Any, y_pred: Any, sample_weight: Any) -> list[Tensor | None]:
+def _pick_one_output(y: Any, y_pred: Any, sample_weight: Any) -> list[Tensor | None]:
     """Labels, predictions and weights of a model with one output, also in a dictionary or list."""
     if (number := len(keras.tree.flatten(y_pred))) > 1:
         raise ValueError(
@@ -94,18 +94,18 @@ class FieldMetricsModel(keras.Model):
         """As `keras.Model.fit`; `x` may also be a data frame, or hold its columns."""
         held_out = kwargs.get("validation_data")
         if isinstance(held_out, tuple | list):
-            kwargs["validation_data"] = (self._entering(held_out[0]), *held_out[1:])
-        return super().fit(self._entering(x), *args, **kwargs)
+            kwargs["validation_data"] = (self._read_inputs(held_out[0]), *held_out[1:])
+        return super().fit(self._read_inputs(x), *args, **kwargs)
 
     def evaluate(self, x: Data = None, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""
-        return super().evaluate(self._entering(x), *args, **kwargs)
+        return super().evaluate(self._read_inputs(x), *args, **kwargs)
 
     def predict(self, x: Data, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`; `x` may also be a data frame, or hold its columns."""
-        return super().predict(self._entering(x), *args, **kwargs)
+        return super().predict(self._read_inputs(x), *args, **kwargs)
 
-    def _entering(self, x: Data) -> Data:
+    def _read_inputs(self, x: Data) -> Data:
         """Arrays and tables as the model reads them, exactly.
 
         Keras would convert whole numbers in float64 to float32, which merges ids beyond 2²⁴.
@@ -136,7 +136,7 @@ class FieldMetricsModel(keras.Model):
             field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.fields}
             # Keras calls this method at each step of training and evaluation, with x: the place
             # where a metric can get a feature.
-            self._field_metrics.update_state(*_of_one_output(y, y_pred, sample_weight), field_ids)
+            self._field_metrics.update_state(*_pick_one_output(y, y_pred, sample_weight), field_ids)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def field_ids(self, x: Inputs, field: str) -> Tensor:

@@ -105,7 +105,7 @@ def fit_head(
     """
     heads = find_heads(model)
     are_several = len({id(match.calibrated) for match in heads}) > 1
-    to_fit: list[Any] = _outputs_to_fit(model, heads, x, y) if are_several else [None]
+    to_fit: list[Any] = _find_outputs_to_fit(model, heads, x, y) if are_several else [None]
     matches = [find_head(model, name) for name in to_fit]
 
     for match in matches:
@@ -134,7 +134,9 @@ def fit_head(
     return dict(zip(to_fit, summaries, strict=True)) if are_several else summaries[0]
 
 
-def _outputs_to_fit(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any) -> list[str]:
+def _find_outputs_to_fit(
+    model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any
+) -> list[str]:
     """The names of the outputs with a head; if labels are by output, only of those with labels."""
     names = output_names(model)
     labels = given_labels(x, y)

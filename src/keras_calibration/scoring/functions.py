@@ -75,7 +75,7 @@ def field_ece(
         >>> field_ece([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["de", "de", "fr", "fr"])
         0.25
     """
-    return _field_error(
+    return _measure_field_error(
         FieldECE, labels, predictions, field, sample_weight, from_logits=from_logits
     )
 
@@ -108,7 +108,7 @@ def field_rce(
         >>> round(field_rce([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["a", "a", "b", "b"]), 4)
         0.2475
     """
-    return _field_error(
+    return _measure_field_error(
         FieldRCE,
         labels,
         predictions,
@@ -119,7 +119,7 @@ def field_rce(
     )
 
 
-def _field_error(
+def _measure_field_error(
     metric_class: type[FieldECE | FieldRCE],
     labels: ArrayLike,
     predictions: ArrayLike,

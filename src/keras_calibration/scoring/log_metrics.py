@@ -56,7 +56,7 @@ def log_queries(
             )
         for sums in metric.log_sums().values():
             if isinstance(sums, LogitMoments):
-                queries[_moments_name(sums)] = logit_moments(*sums)
+                queries[_name_moments(sums)] = logit_moments(*sums)
             else:
                 columns += sums.columns
     weighted = log.sample_weight is not None
@@ -79,7 +79,7 @@ def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
     state = {}
     for name, needed in metric.log_sums().items():
         if isinstance(needed, LogitMoments):
-            table = sums.table(_moments_name(needed))
+            table = sums.table(_name_moments(needed))
             num_groups = num_groups_of(needed.num_folds, needed.bias_fraction)
             state[name] = np.concatenate(moments_of(table, table.get("key_group", 0), num_groups))
         else:
@@ -90,7 +90,7 @@ def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
     metric.add_row_count(sums.num_rows % 2**31)
 
 
-def _moments_name(needed: LogitMoments) -> str:
+def _name_moments(needed: LogitMoments) -> str:
     return f"moments/{needed.num_folds}/{needed.bias_fraction}/{needed.seed}"
 
 

@@ -59,7 +59,7 @@ class SegmentError(ShownAsText):
             f"error {error} ({self.deviations:.1f} standard deviations)"
         )
 
-    def _cells(self, places: int) -> list[str]:
+    def _format_cells(self, places: int) -> list[str]:
         rates = (self.mean_prediction, self.observed_rate, self.error)
         figures = [f"{self.num_rows:,}", *(f"{rate:.{places}f}" for rate in rates)]
         return [self.name, *figures, f"{self.deviations:.1f}", f"{self.p_value:.2g}"]
@@ -78,7 +78,7 @@ class SegmentErrors(tuple[SegmentError, ...], ShownAsText):
         heads = ("segment", "rows", "predicted", "observed", "error", "deviations", "p-value")
         # Small rates need more decimals, the same in all rows.
         places = max(4, decimals_of(min((s.mean_prediction for s in self), default=0.0), 3))
-        return "\n".join(grid([heads, *(segment._cells(places) for segment in self)]))
+        return "\n".join(grid([heads, *(segment._format_cells(places) for segment in self)]))
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def multicalibration_error(
     warn_of_other_order(labels=labels, groups=groups)
     rows = Rows(p, scored.labels, scored.weights, scored.columns)
     rows = with_groups(rows, groups, table, scored.counted)
-    return _error_of(rows, counts, scored.numeric, max_depth, min_rows, min_positives)
+    return _measure_error(rows, counts, scored.numeric, max_depth, min_rows, min_positives)
 
 
 def error_in_folds(rows: Rows, numeric: Sequence[str], max_depth: int) -> MulticalibrationError:
@@ -248,10 +248,10 @@ def error_in_folds(rows: Rows, numeric: Sequence[str], max_depth: int) -> Multic
     """
     weights = rows.row_weights
     counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
-    return _error_of(rows, counts.astype(np.int64), numeric, max_depth)
+    return _measure_error(rows, counts.astype(np.int64), numeric, max_depth)
 
 
-def _error_of(
+def _measure_error(
     rows: Rows,
     counts: np.ndarray,
     numeric: Sequence[str],
@@ -283,12 +283,14 @@ def _error_of(
         dependence=dependence,
     )
     all_rows = figures_of(np.zeros(len(y), np.int64))
-    segments = _segments(all_rows, ["all rows"])
+    segments = _list_segments(all_rows, ["all rows"])
     overall = segments[0]
     for chosen, ids in combinations(columns, max_depth):
         figures = figures_of(ids, min_rows=min_rows, min_positives=min_positives)
         parts = [[column.names[i] for i in column.ids[figures.first_row]] for column in chosen]
-        segments += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
+        segments += _list_segments(
+            figures, [", ".join(names) for names in zip(*parts, strict=True)]
+        )
     # The worst in standard deviations first. Its ECCE / σ, times the σ of all rows, is the error.
     # Bonferroni's correction multiplies the smallest p-value by the number of segments.
     segments.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
@@ -304,7 +306,7 @@ def _error_of(
     )
 
 
-def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentError]:
+def _list_segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentError]:
     rates = (figures.num_rows, figures.mean_prediction, figures.observed_rate)
     columns = (*rates, figures.error, figures.deviations, figures.p_value)
     return [SegmentError(*row) for row in zip(names, *(c.tolist() for c in columns), strict=True)]

@@ -81,7 +81,7 @@ def score(
         >>> round(scores["calibrated_log_loss"], 1)
         0.5
     """
-    named = _named(metrics)
+    named = _name_metrics(metrics)
     by_field = FieldMetrics(field_metrics or {})
     has_fields = isinstance(rows, LogSums) or (isinstance(rows, ScoredLog) and rows.fields)
     if not named and not by_field.by_field and not has_fields:
@@ -102,7 +102,7 @@ def score(
     return {name: float(value) for name, value in (results | by_field.result()).items()}
 
 
-def _named(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
+def _name_metrics(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
     """Name → metric; raises for equal names, and for values that are not metrics."""
     if isinstance(metrics, Mapping):
         named = [*metrics.items()]

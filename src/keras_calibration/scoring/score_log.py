@@ -64,9 +64,7 @@ def update_from_log(
     for column, from_logits in (("p", False), ("l", True)):
         group = [m for m in others if getattr(m, "from_logits", False) == from_logits]
         if group:
-            update_metrics(
-                group, FieldMetrics({}), _rows_of_log(log, column), sums.num_rows, verbose
-            )
+            update_metrics(group, FieldMetrics({}), _read_rows(log, column), sums.num_rows, verbose)
     return field_errors(sums, map(field_name, log.fields))
 
 
@@ -143,7 +141,7 @@ def score_by_period(
     return scores
 
 
-def _rows_of_log(log: ScoredLog, prediction: str) -> Iterator[RowsToScore]:
+def _read_rows(log: ScoredLog, prediction: str) -> Iterator[RowsToScore]:
     """The rows of a log, with the column "p" (probability) or "l" (logit) as the prediction."""
     columns = ["y", prediction, *(["w"] if log.sample_weight is not None else [])]
     for batch in log_batches(log, columns, Selection()):

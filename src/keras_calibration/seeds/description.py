@@ -21,7 +21,10 @@ def describe_model(model: keras.Model) -> dict[str, str]:
         config = model.get_compile_config() or {}
         return json.dumps({name: config[name] for name in config if name not in _SPEED})
 
-    return {"model": _hash_of(model.to_json, model), "compile": _hash_of(compiled, model)}
+    return {
+        "model": _hash_configuration(model.to_json, model),
+        "compile": _hash_configuration(compiled, model),
+    }
 
 
 def hash_rows(rows: Any) -> str:
@@ -35,16 +38,16 @@ def hash_rows(rows: Any) -> str:
     return str(joblib.hash([(path, _hash_array(array)) for path, array in named]))
 
 
-def _hash_of(configuration: Callable[[], str], model: keras.Model) -> str:
+def _hash_configuration(configuration: Callable[[], str], model: keras.Model) -> str:
     """A hash of the JSON, or of the model's class if a user's object has no configuration."""
     try:
         text = configuration()
     except Exception:  # whatever a `get_config` raises
         text = json.dumps(type(model).__qualname__)
-    return str(joblib.hash(json.loads(text, object_hook=_of_the_model)))
+    return str(joblib.hash(json.loads(text, object_hook=_drop_compile_and_code)))
 
 
-def _of_the_model(config: dict[str, Any]) -> Any:
+def _drop_compile_and_code(config: dict[str, Any]) -> Any:
     """A part of a configuration, without the arguments of `compile` and without code."""
     config.pop("compile_config", None)
     # Keras writes the bytecode of a lambda, with file name and line numbers: an edit elsewhere in

@@ -27,7 +27,7 @@ def train_on_ray(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None
     local cluster and ends it again. A seed that fails, or whose process dies, does not stop the
     others.
     """
-    with _cluster() as ray:
+    with _connect() as ray:
         train = ray.remote(
             num_cpus=1, max_retries=0, runtime_env={"env_vars": worker_environment()}
         )(_train)
@@ -62,7 +62,7 @@ def _train(task: SeedTask, settings: dict[str, Any], seed: int) -> None:
 
 
 @contextlib.contextmanager
-def _cluster() -> Iterator[ModuleType]:
+def _connect() -> Iterator[ModuleType]:
     with installed("ray", "engine='ray' needs Ray."):
         import ray
     if ray.is_initialized():

@@ -82,16 +82,20 @@ class SeedTask:
         for epoch in itertools.count():
             order = self.row_order(seed, epoch)
             for start in range(0, len(order), self.batch_size):
-                yield _in_tuples(
+                yield _convert_to_tuples(
                     tensors(take_rows(self.rows, order[start : start + self.batch_size]))
                 )
 
 
-def _in_tuples(part: Any) -> Any:
+def _convert_to_tuples(part: Any) -> Any:
     """A structure with tuples in place of lists, which TensorFlow's data sets do not allow."""
     if isinstance(part, list | tuple):
-        return tuple(map(_in_tuples, part))
-    return {name: _in_tuples(part[name]) for name in part} if isinstance(part, Mapping) else part
+        return tuple(map(_convert_to_tuples, part))
+    return (
+        {name: _convert_to_tuples(part[name]) for name in part}
+        if isinstance(part, Mapping)
+        else part
+    )
 
 
 def new_model(build_model: Callable[[], keras.Model], seed: int) -> keras.Model:
@@ -155,7 +159,7 @@ def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
     x, *labels_and_weights = (part for part in data if part is not None)
     if (expected := symbolic_input(model)) is not None:
         x = structured(inputs_of(x, expected), expected)
-    rows: Rows = keras.tree.map_structure(_as_array, (x, *labels_and_weights))
+    rows: Rows = keras.tree.map_structure(_convert_to_array, (x, *labels_and_weights))
     lengths = {array.shape[0] if array.ndim else 0 for array in keras.tree.flatten(rows)}
     if len(lengths) > 1 or 0 in lengths:
         raise ValueError(
@@ -165,7 +169,7 @@ def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
     return rows
 
 
-def _as_array(values: Any) -> np.ndarray:
+def _convert_to_array(values: Any) -> np.ndarray:
     array = as_csr(values) if is_sparse(values) else column_of(as_array(values), "data")
     # `fit` would convert arrays of float64 in the same way.
     return array.astype(keras.config.floatx()) if array.dtype == "float64" else array
@@ -178,10 +182,10 @@ def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:
 
 def tensors(rows: Rows) -> Rows:
     """The rows as tensors: Keras takes no arrays of strings, and no mixture with tensors."""
-    return keras.tree.map_structure(_tensor, rows)
+    return keras.tree.map_structure(_convert_to_tensor, rows)
 
 
-def _tensor(array: Any) -> Tensor:
+def _convert_to_tensor(array: Any) -> Tensor:
     if not is_sparse(array):
         return ops.convert_to_tensor(array)
     if keras.backend.backend() != "tensorflow":

@@ -29,13 +29,13 @@ class TensorFlowLanes:
 
     def __init__(self, models: Sequence[keras.Model], task: SeedTask) -> None:
         self.models = list(models)
-        rows = keras.tree.map_structure(_in_graph, task.rows)
-        self._train = [_pass_over(rows, m, m.train_step, task.batch_size) for m in models]
+        rows = keras.tree.map_structure(_place_in_graph, task.rows)
+        self._train = [_trace_pass(rows, m, m.train_step, task.batch_size) for m in models]
         _check_randomness(models[0], self._train[0])
         if task.validation is not None:
             self._num_held_out = num_rows_of(task.validation)
-            held_out = keras.tree.map_structure(_in_graph, task.validation)
-            self._test = [_pass_over(held_out, m, m.test_step, task.batch_size) for m in models]
+            held_out = keras.tree.map_structure(_place_in_graph, task.validation)
+            self._test = [_trace_pass(held_out, m, m.test_step, task.batch_size) for m in models]
         self._threads = ThreadPoolExecutor(len(models))
 
     def start(self, models: Sequence[keras.Model]) -> None:
@@ -43,7 +43,7 @@ class TensorFlowLanes:
         for lane, model in zip(self.models, models, strict=False):
             # The graph reads the variables of its own lane, so copy values, weights and optimizer,
             # into them.
-            for old, new in zip(_variables_of(lane), _variables_of(model), strict=True):
+            for old, new in zip(_list_variables(lane), _list_variables(model), strict=True):
                 old.assign(new)
 
     def train_epoch(self, orders: Mapping[int, np.ndarray]) -> None:
@@ -64,18 +64,20 @@ class TensorFlowLanes:
             job.result()
 
 
-def _variables_of(model: keras.Model) -> list[keras.Variable]:
+def _list_variables(model: keras.Model) -> list[keras.Variable]:
     """The variables that training depends on; metrics restart with every epoch."""
     return [*model.variables, *model.optimizer.variables]
 
 
-def _pass_over(
+def _trace_pass(
     rows: Rows, model: keras.Model, step: Callable[[Rows], Any], batch_size: int
 ) -> Callable[[Tensor], Any]:
     """A function that takes the order of the rows and makes one step of a model for each batch."""
 
     def take_steps(order: Tensor) -> None:
-        _for_each_batch(lambda batch: _refuse_own_logs(model, step(batch)), rows, order, batch_size)
+        _loop_over_batches(
+            lambda batch: _refuse_own_logs(model, step(batch)), rows, order, batch_size
+        )
 
     order = tf.TensorSpec((num_rows_of(rows),), "int64")
     # Traced here, because Keras' settings are local to this thread: the lanes' threads lack them.
@@ -105,7 +107,7 @@ def _check_randomness(model: keras.Model, graph: Any) -> None:
     """Refuses programs with state besides the variables of the model: seeds would share it."""
     # Any other variable in the graph, and any operation with a hidden generator, goes on from seed
     # to seed.
-    ids = {id(variable.value) for variable in (*_variables_of(model), *model.metrics_variables)}
+    ids = {id(variable.value) for variable in (*_list_variables(model), *model.metrics_variables)}
     reason = next((f"the variable {v.name!r}" for v in graph.variables if id(v) not in ids), None)
     definition = graph.graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
@@ -120,7 +122,7 @@ def _check_randomness(model: keras.Model, graph: Any) -> None:
         )
 
 
-def _for_each_batch(
+def _loop_over_batches(
     step: Callable[[Rows], Any], rows: Rows, order: Tensor, batch_size: int
 ) -> None:
     """A graph's loop over full batches, and a last smaller batch."""
@@ -129,7 +131,7 @@ def _for_each_batch(
     def batch(number: Tensor, size: int) -> None:
         # `tf.slice` with a fixed size: XLA must know the shape.
         chosen = tf.slice(order, [number * batch_size], [size])
-        step(keras.tree.map_structure(lambda array: _gathered(array, chosen), rows))
+        step(keras.tree.map_structure(lambda array: _gather(array, chosen), rows))
 
     def body(number: Tensor) -> tuple[Tensor]:
         batch(number, batch_size)
@@ -142,19 +144,19 @@ def _for_each_batch(
         batch(num_full, rest)
 
 
-def _in_graph(array: Any) -> Tensor | _SparseRows:
+def _place_in_graph(array: Any) -> Tensor | _SparseRows:
     return _SparseRows(array) if is_sparse(array) else tf.constant(array)
 
 
-def _gathered(array: Tensor | _SparseRows, chosen: Tensor) -> Tensor:
+def _gather(array: Tensor | _SparseRows, chosen: Tensor) -> Tensor:
     """Some of the rows."""
     if isinstance(array, _SparseRows):
         return array.take(chosen)
     batch = tf.gather(array, chosen)
-    return _as_unknown(batch, [None, *batch.shape[1:]])
+    return _hide_shape(batch, [None, *batch.shape[1:]])
 
 
-def _as_unknown(tensor: Tensor, shape: list[int | None]) -> Tensor:
+def _hide_shape(tensor: Tensor, shape: list[int | None]) -> Tensor:
     """A tensor whose number of rows is unknown while a step is traced, as in `fit`.
 
     Keras weighs the loss of each output by the number of rows of a batch where it is known, and
@@ -179,6 +181,6 @@ class _SparseRows:
         # The chosen rows in coordinates: number of the row in the batch, number of the column.
         cells = tf.stack([columns.value_rowids(), columns.flat_values], axis=1)
         size = tf.constant([chosen.shape[0], self.shape[1]], "int64")
-        batch = tf.SparseTensor(cells, values.flat_values, _as_unknown(size, [2]))
+        batch = tf.SparseTensor(cells, values.flat_values, _hide_shape(size, [2]))
         batch.set_shape((None, self.shape[1]))
         return batch

@@ -39,15 +39,15 @@ def train_together(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], No
 
         program = describe_model(first)
         size = min(1 if runs_on_gpu() else cpu_count(), len(seeds))
-        models = [first, *(_model_of(task, seeds[0], seeds[0], program) for _ in range(1, size))]
+        models = [first, *(_build_model(task, seeds[0], seeds[0], program) for _ in range(1, size))]
         for model in models:
-            build_for_fit(model, _first_batch(task))
+            build_for_fit(model, _take_first_batch(task))
     lanes = TensorFlowLanes(models, task)
     # The lanes keep their graphs. Each group of seeds gives them new initial weights.
     for begin in range(0, len(seeds), size):
         group = seeds[begin : begin + size]
         with own_random_numbers():
-            starts = [_model_of(task, seed, seeds[0], program) for seed in group]
+            starts = [_build_model(task, seed, seeds[0], program) for seed in group]
         lanes.start(starts)
         for seed, lane, start in zip(group, models, starts, strict=False):
             _check_same_outputs(lane, start, task, (seeds[0], seed))
@@ -56,18 +56,18 @@ def train_together(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], No
             on_end()
 
 
-def _first_batch(task: SeedTask) -> Rows:
+def _take_first_batch(task: SeedTask) -> Rows:
     return tensors(take_rows(task.rows, slice(task.batch_size)))
 
 
-def _model_of(task: SeedTask, seed: int, first: int, program: dict[str, str]) -> keras.Model:
+def _build_model(task: SeedTask, seed: int, first: int, program: dict[str, str]) -> keras.Model:
     """A new model of a seed, built for training; raises if its program is not that of the first."""
     model = new_model(task.build_model, seed)
     described = describe_model(model)
     if other := [name for name in program if described[name] != program[name]]:
         _refuse_other_program((first, seed), f"another configuration of {' and '.join(other)}")
     if not model.built:
-        build_for_fit(model, _first_batch(task))
+        build_for_fit(model, _take_first_batch(task))
     # Build the optimizer alone. Metrics restart anyway, and building them would take half of the
     # time of a small training.
     model.optimizer.build(model.trainable_variables)
@@ -81,9 +81,9 @@ def _check_same_outputs(
 
     Such a model draws something that its configuration lacks, such as the constants of a function.
     """
-    batch = _first_batch(task)
+    batch = _take_first_batch(task)
     for expected, outputs in zip(
-        _outputs_of(program, batch), _outputs_of(model, batch), strict=True
+        _compute_outputs(program, batch), _compute_outputs(model, batch), strict=True
     ):
         if not np.allclose(outputs, expected, rtol=1e-4, atol=1e-6, equal_nan=True):
             _refuse_other_program(
@@ -93,7 +93,7 @@ def _check_same_outputs(
             )
 
 
-def _outputs_of(model: keras.Model, batch: Rows) -> list[np.ndarray]:
+def _compute_outputs(model: keras.Model, batch: Rows) -> list[np.ndarray]:
     """The predictions and the loss of a batch, float64; empty if the model overrides `call`."""
     if type(model).call is keras.layers.Layer.call or type(model).call is keras.Model.call:
         return []
@@ -124,7 +124,7 @@ def _train_group(lanes: TensorFlowLanes, task: SeedTask, seeds: Sequence[int]) -
     """Trains each seed to its end, with the steps of `fit`."""
     models = lanes.models[: len(seeds)]
     callbacks = [
-        _callback_list(model, task, seed) for model, seed in zip(models, seeds, strict=True)
+        _build_callbacks(model, task, seed) for model, seed in zip(models, seeds, strict=True)
     ]
     active = list(range(len(seeds)))
     for lane in active:
@@ -137,13 +137,13 @@ def _train_group(lanes: TensorFlowLanes, task: SeedTask, seeds: Sequence[int]) -
             callbacks[lane].on_epoch_begin(epoch)
             _refuse_stop_within(models[lane], epoch)
         lanes.train_epoch({lane: task.row_order(seeds[lane], epoch) for lane in active})
-        logs = {lane: _results(models[lane]) for lane in active}
+        logs = {lane: _read_results(models[lane]) for lane in active}
         if task.validation is not None:
             for lane in active:
                 callbacks[lane].on_test_begin()
             lanes.validate(active)
             for lane in active:
-                held_out = _results(models[lane])
+                held_out = _read_results(models[lane])
                 logs[lane] |= {f"val_{name}": value for name, value in held_out.items()}
                 callbacks[lane].on_test_end(held_out)
         for lane in active:
@@ -157,7 +157,7 @@ def _train_group(lanes: TensorFlowLanes, task: SeedTask, seeds: Sequence[int]) -
             return
 
 
-def _results(model: keras.Model) -> dict[str, float]:
+def _read_results(model: keras.Model) -> dict[str, float]:
     """The metrics as in the logs of `fit`."""
     return {name: float(np.asarray(value)) for name, value in model.get_metrics_result().items()}
 
@@ -172,7 +172,7 @@ def _refuse_stop_within(model: keras.Model, epoch: int) -> None:
         )
 
 
-def _callback_list(model: keras.Model, task: SeedTask, seed: int) -> keras.callbacks.CallbackList:
+def _build_callbacks(model: keras.Model, task: SeedTask, seed: int) -> keras.callbacks.CallbackList:
     callbacks = task.all_callbacks(seed)
     for callback in callbacks:
         for hook in _BATCH_HOOKS:

@@ -170,7 +170,7 @@ def train(
     # Raises for invalid fields of the record before anything is trained.
     task.recorder(seeds[0])
     # The ledger is the state of an interrupted call: train only what it lacks.
-    ended = _ended(ledger, pipeline, seeds)
+    ended = _find_ended_runs(ledger, pipeline, seeds)
     _refuse_another_training(ended.values(), {**training, "configuration": configuration})
     missing = [seed for seed in seeds if seed not in ended]
     bar = ProgressBar(len(missing), "seeds", verbose)
@@ -182,7 +182,7 @@ def train(
 
     if missing:
         _ENGINES[engine](task, missing, on_end)
-        ended = _ended(ledger, pipeline, seeds)
+        ended = _find_ended_runs(ledger, pipeline, seeds)
     return [ended[seed] for seed in seeds if seed in ended]
 
 
@@ -205,7 +205,7 @@ def _check_functions(build_model: Any, callbacks: Any) -> None:
         )
 
 
-def _ended(ledger: Ledger, pipeline: str, seeds: Sequence[int]) -> dict[int, RunRecord]:
+def _find_ended_runs(ledger: Ledger, pipeline: str, seeds: Sequence[int]) -> dict[int, RunRecord]:
     """The latest ended run of each seed."""
     return {
         run["seed"]: run

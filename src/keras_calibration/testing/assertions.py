@@ -30,14 +30,14 @@ def called(head: Head, rows: Rows) -> np.ndarray:
 
 def state_of(head: Head) -> dict[str, Any]:
     """What a fit may not change before it is assigned, by name."""
-    state: dict[str, Any] = {_name_of(w, head): np.asarray(w).tobytes() for w in head.weights}
+    state: dict[str, Any] = {_name_weight(w, head): np.asarray(w).tobytes() for w in head.weights}
     for part in heads_in(head):
         state[f"`fit_summary` of {part.name}"] = str(part.fit_summary)
         state[f"`histogram` of {part.name}"] = id(part.histogram)
     return state
 
 
-def _name_of(weight: keras.Variable, head: Head) -> str:
+def _name_weight(weight: keras.Variable, head: Head) -> str:
     """The attribute that holds a weight, or its path where it is not one of a head."""
     names = [(name, v) for part in heads_in(head) for name, v in vars(part).items()]
     return next((name for name, value in names if value is weight), weight.path)
@@ -48,7 +48,7 @@ def disturb(head: Head) -> dict[str, tuple[keras.Variable, np.ndarray]]:
     generator = np.random.default_rng(0)
     for weight in head.trainable_weights:
         weight.assign(np.asarray(weight) + 0.1 * generator.normal(size=weight.shape))
-    return {_name_of(w, head): (w, np.array(w)) for w in head.trainable_weights}
+    return {_name_weight(w, head): (w, np.array(w)) for w in head.trainable_weights}
 
 
 def check_alike(

@@ -69,11 +69,11 @@ def drawn_rows(
     truth = 0.7 * logits
     columns, all_columns = {}, {}
     for name, given in features.items():
-        values = _as_drawn(name, given)
+        values = _convert_feature(name, given)
         codes = generator.integers(0, len(values), number)
         columns[name] = values[codes]
         truth += generator.normal(size=(len(values), width))[codes]
-        unseen = np.resize(_unseen(values), len(far))
+        unseen = np.resize(_list_unseen(values), len(far))
         all_columns[name] = np.concatenate([columns[name], unseen])
     all_logits = np.concatenate([logits, far])
     scores = np.hstack([np.zeros((number, 1)), truth]) if width == 1 else truth
@@ -83,7 +83,7 @@ def drawn_rows(
     return rows, Rows(all_logits.reshape(shape), None, None, all_columns)
 
 
-def _as_drawn(name: str, given: ArrayLike) -> np.ndarray:
+def _convert_feature(name: str, given: ArrayLike) -> np.ndarray:
     """The values of a feature in a dtype that models take."""
     values: np.ndarray = np.array(given)
     if values.ndim != 1 or not len(values):
@@ -96,7 +96,7 @@ def _as_drawn(name: str, given: ArrayLike) -> np.ndarray:
     return values.astype("int32") if is_small else values
 
 
-def _unseen(values: np.ndarray) -> list[Any]:
+def _list_unseen(values: np.ndarray) -> list[Any]:
     """Values of a feature that no fit has seen; of truth values, the same."""
     if values.dtype.kind in "iu":
         return [-1, values.max() + 1]

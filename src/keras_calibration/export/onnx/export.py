@@ -114,11 +114,11 @@ def run_onnx(file: Path, inputs: Mapping[str, Any]) -> Outputs:
     _, onnxruntime = onnx_packages()
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    arrays = {name: _texts(np.asarray(values), name) for name, values in inputs.items()}
+    arrays = {name: _convert_texts(np.asarray(values), name) for name, values in inputs.items()}
     return dict(zip(names, session.run(names, arrays), strict=True))
 
 
-def _texts(values: np.ndarray, name: str) -> np.ndarray:
+def _convert_texts(values: np.ndarray, name: str) -> np.ndarray:
     """Strings in the form of onnxruntime; numbers unchanged."""
     if values.dtype.kind not in "OSU":
         return values

@@ -46,7 +46,7 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
     the lookup, and also does what the layer does around it (masks, unknown values).
     """
     lookups = list({id(layer): layer for layer in layers if isinstance(layer, _LOOKUPS)}.values())
-    tables = [_table(layer) for layer in lookups]
+    tables = [_build_table(layer) for layer in lookups]
 
     def write(context: Any, node: Any, name: str, arguments: object) -> None:
         match = re.search(rf"{_SCOPE}(\d+)_", node.name)
@@ -70,11 +70,11 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
 
     with contextlib.ExitStack() as patches:
         for number, layer in enumerate(lookups):
-            patches.enter_context(_traced_as(layer, f"{_SCOPE}{number}_"))
+            patches.enter_context(_trace_as(layer, f"{_SCOPE}{number}_"))
         yield {"LookupTableFindV2": write}
 
 
-def _table(layer: keras.layers.Layer) -> dict[str, Any]:
+def _build_table(layer: keras.layers.Layer) -> dict[str, Any]:
     """The attributes of the encoder: the position of each token in the vocabulary."""
     # The mask token comes first in a vocabulary, then the token for unknown values, which is the
     # default of the encoder and no key.
@@ -90,7 +90,7 @@ def _table(layer: keras.layers.Layer) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _traced_as(layer: keras.layers.Layer, name: str) -> Iterator[None]:
+def _trace_as(layer: keras.layers.Layer, name: str) -> Iterator[None]:
     """Names the lookup of a layer inside the block, and drops the operations around it.
 
     Keras has no public name for it. `_lookup_dense` is the part of `IndexLookup.call` that turns

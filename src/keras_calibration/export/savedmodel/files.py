@@ -22,7 +22,7 @@ def collection_keys(savedmodel: Path, collection: str) -> list[str]:
     # A checkpoint holds the graph of its objects: walk from the root to the collection, whose
     # entries are named by their numbers.
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
-    graph.ParseFromString(_reader(savedmodel).get_tensor(_OBJECT_GRAPH))
+    graph.ParseFromString(_open_checkpoint(savedmodel).get_tensor(_OBJECT_GRAPH))
 
     def children(node: Any) -> dict[str, Any]:
         return {child.local_name: graph.nodes[child.node_id] for child in node.children}
@@ -38,7 +38,7 @@ def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
     """
     import tensorflow as tf
 
-    dtypes = _reader(savedmodel).get_variable_to_dtype_map()
+    dtypes = _open_checkpoint(savedmodel).get_variable_to_dtype_map()
     prefix = str(savedmodel / "variables" / "variables")
     names = sorted(dtypes)
     slices = [""] * len(names)  # all of each tensor
@@ -59,7 +59,7 @@ def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
     write_fingerprint(str(savedmodel))
 
 
-def _reader(savedmodel: Path) -> Any:
+def _open_checkpoint(savedmodel: Path) -> Any:
     import tensorflow as tf
 
     return tf.train.load_checkpoint(str(savedmodel / "variables" / "variables"))

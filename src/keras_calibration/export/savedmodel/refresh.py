@@ -145,8 +145,8 @@ def refresh_savedmodel(
         >>> second.path.name, second.is_written
         ('2', True)
     """
-    source = _version(Path(path))
-    before = _provenance_of(source)
+    source = _find_version(Path(path))
+    before = _read_provenance(source)
     saved = SavedHead.read(source / EXTRA / HEAD_FILE)
     if is_of_classes(predictions) and not from_logits:
         raise ValueError(
@@ -309,7 +309,7 @@ def _warn_of_other_logits(logits: Any, before: Any) -> None:
         )
 
 
-def _version(path: Path) -> Path:
+def _find_version(path: Path) -> Path:
     """The folder of the SavedModel: `path`, or the highest version in it."""
     versions = versions_in(path)
     is_version = (path / "saved_model.pb").is_file() or not versions
@@ -324,7 +324,7 @@ def _version(path: Path) -> Path:
     return source
 
 
-def _provenance_of(source: Path) -> dict[str, Any]:
+def _read_provenance(source: Path) -> dict[str, Any]:
     """Reads the provenance; raises if the SavedModel was changed or not written by this package."""
     try:
         before = dict(json.loads((source / EXTRA / PROVENANCE_FILE).read_text(encoding="utf-8")))

@@ -42,9 +42,9 @@ def write_signatures(spec: Spec, path: Path, jit_compile: bool) -> dict[str, str
     xla = dict.fromkeys(("base", "head"), _NOT_ASKED_FOR)
     with curves_as_tables(spec.head) as tables:
         if jit_compile:
-            raw, xla["base"] = _compiled_if_possible(raw, spec.rows)
-            calibrate, xla["head"] = _compiled_if_possible(calibrate, spec.head_rows)
-            before = _compiled(before) if xla["base"] == "on" else before
+            raw, xla["base"] = _compile_if_possible(raw, spec.rows)
+            calibrate, xla["head"] = _compile_if_possible(calibrate, spec.head_rows)
+            before = _compile(before) if xla["base"] == "on" else before
 
         def serving(rows: Features) -> dict[str, Tensor]:
             outputs, head_rows = before(rows)
@@ -81,13 +81,13 @@ def _write(
         archive.write_out(str(path), options=options, verbose=False)
 
 
-def _compiled_if_possible(function: _Function, rows: Features) -> tuple[_Function, str]:
+def _compile_if_possible(function: _Function, rows: Features) -> tuple[_Function, str]:
     """The function compiled with XLA and "on", or unchanged and the reason."""
     import tensorflow as tf
 
     if strings := sorted(name for name, values in rows.items() if values.dtype == tf.string):
         return function, f"off: XLA does not support strings, which these features hold: {strings}"
-    compiled = _compiled(function)
+    compiled = _compile(function)
     try:
         compiled(rows)
     except (tf.errors.OpError, ValueError, TypeError) as error:
@@ -95,7 +95,7 @@ def _compiled_if_possible(function: _Function, rows: Features) -> tuple[_Functio
     return compiled, "on"
 
 
-def _compiled(function: Callable[[Features], Any]) -> Callable[[Features], Any]:
+def _compile(function: Callable[[Features], Any]) -> Callable[[Features], Any]:
     """The function compiled with XLA, once for each number of rows in a request."""
     import tensorflow as tf
 
