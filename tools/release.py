@@ -14,7 +14,6 @@ oldest Python, with which `./dev` must be set up. Later Pythons are looked for o
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -112,17 +111,27 @@ def find_pythons(needs_all: bool) -> tuple[str, list[str]]:
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     if running != OLDEST_PYTHON:
         sys.exit(f"Set ./dev up with Python {OLDEST_PYTHON}, the oldest supported, not {running}.")
-    # A name on the path may be a shim without such a Python.
-    later = {version: shutil.which(f"python{version}") for version in LATER_PYTHONS}
-    working = [path for path in later.values() if path and works(path)]
-    if needs_all and len(working) < len(later):
-        sys.exit(f"Pythons {', '.join(later)} must all be on the path; only {working} work.")
+    working = list(filter(None, map(path_of, LATER_PYTHONS)))
+    if needs_all and len(working) < len(LATER_PYTHONS):
+        later = ", ".join(LATER_PYTHONS)
+        sys.exit(f"Pythons {later} must all be on the path; only {working} work.")
     return sys.executable, working
 
 
-def works(python: str) -> bool:
-    """Whether this is a Python that starts."""
-    return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+def path_of(version: str) -> str | None:
+    """The path of a Python that starts; None if there is none."""
+    # A name on the path may be pyenv's, which needs the version too, or be without such a Python.
+    for settings in ({}, {"PYENV_VERSION": version}):
+        found = subprocess.run(
+            ["/usr/bin/env", f"python{version}", "-c", "import sys; print(sys.executable)"],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if found.returncode == 0:
+            return found.stdout.strip()
+    return None
 
 
 def files_of_wheel(wheel: Path) -> dict[str, bytes]:
