@@ -266,3 +266,11 @@ def test_without_a_table():
         layers.ILPS().fit(LOGIT, "clicked", LOGIT)
     with pytest.raises(ValueError, match=r"`y`.*'clicked'"):
         kc.fit_head(model_with(PlattScaling()), {"score": LOGIT}, "clicked")
+
+
+def test_one_column_is_not_two_arguments():
+    for names in (("p", "p"), ("p", "clicked", "clicked")):
+        with pytest.raises(ValueError, match="nothing else uses"):
+            kc.calibrate_scores(*names[:2], TABLE, *names[2:], verbose=0)
+    with pytest.raises(ValueError, match=r"predictions|labels"):
+        multicalibration_error("clicked", "clicked", TABLE)

@@ -112,8 +112,8 @@ def in_place_of_names(
 ) -> tuple[list[Any], list[str]]:
     """The arguments, with columns of the rows in place of their names; and these names.
 
-    Raises if a name is no column, or if a fit would also `read` this column as a feature: the
-    calibrated model would need the label to predict it.
+    Raises if a name is no column, or if it is used twice: by two arguments, or by a fit that would
+    also `read` this column as a feature, so that the model would need the label to predict it.
 
     Example:
         >>> in_place_of_names({"clicked": [0, 1], "site": [3, 4]}, ["site"], labels="clicked")
@@ -122,8 +122,8 @@ def in_place_of_names(
     named = {argument: name for argument, name in arguments.items() if isinstance(name, str)}
     for argument, name in named.items():
         arguments[argument] = named_column(argument, name, columns, "or an array")
-        if name in read:
-            raise refused(argument, "a column that is no feature", name, "Use it only once.")
+        if name in read or list(named.values()).count(name) > 1:
+            raise refused(argument, "a column that nothing else uses", name, "Use it only once.")
     return list(arguments.values()), list(named.values())
 
 
