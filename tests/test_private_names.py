@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import calibration_records
 import keras_calibration
 
 # What a private function may begin with. A new verb is welcome; a noun or an adjective is not.
@@ -44,18 +45,20 @@ def private_functions(tree: ast.AST) -> Iterator[str]:
                 yield node.name
 
 
-def without_a_verb(src: Path) -> list[str]:
+def without_a_verb(package: Path) -> list[str]:
     """`FILE: NAME` of each private function whose name does not begin with a verb."""
     return [
-        f"{path.relative_to(src)}: {name}"
-        for path in sorted(src.rglob("*.py"))
+        f"{path.relative_to(package.parent)}: {name}"
+        for path in sorted(package.rglob("*.py"))
         for name in private_functions(ast.parse(path.read_text("utf-8")))
         if not begins_with_a_verb(name)
     ]
 
 
 def test_private_functions_begin_with_a_verb():
-    assert without_a_verb(Path(keras_calibration.__file__).parents[1]) == []
+    # Installed, the two packages lie among others.
+    for package in (keras_calibration, calibration_records):
+        assert without_a_verb(Path(package.__file__).parent) == []
     text = "def _rows(): ...\ndef _read(): ...\ndef _name_of(): ...\ndef __len__(): ..."
     names = list(private_functions(ast.parse(text)))
     assert [name for name in names if not begins_with_a_verb(name)] == ["_rows", "_name_of"]
