@@ -83,7 +83,8 @@ def test_refused_updates_leave_the_layer_as_it_was(forget):
     with pytest.raises(ValueError, match=r"Logits.*nan in row 0"):
         layer.update([np.nan], [1])
     assert layer.bias == other.bias
-    assert layer.update(*second) == other.update(*second)
+    # Python 3.13 compares the NaN of two records, and they differ.
+    assert repr(layer.update(*second)) == repr(other.update(*second))
 
 
 @pytest.mark.parametrize("layer_class", STREAMING)
@@ -107,7 +108,7 @@ def test_update_is_the_first_fit_of_a_layer_that_has_only_adapted():
     first, second = list(hours(2))
     layer, fresh = ILPS(), ILPS()
     layer.adapt(*first)
-    assert layer.update(*second) == fresh.update(*second)
+    assert repr(layer.update(*second)) == repr(fresh.update(*second))
 
 
 def test_weights_in_another_unit_are_warned_of():
