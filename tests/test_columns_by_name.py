@@ -272,5 +272,9 @@ def test_one_column_is_not_two_arguments():
     for names in (("p", "p"), ("p", "clicked", "clicked")):
         with pytest.raises(ValueError, match="nothing else uses"):
             kc.calibrate_scores(*names[:2], TABLE, *names[2:], verbose=0)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
+    few = pd.DataFrame({name: TABLE[name] for name in ("logit", "p", "clicked")})
+    with pytest.raises(ValueError, match="nothing else uses"):
+        kc.calibrate(model, few, "clicked", "clicked", verbose=0)
     with pytest.raises(ValueError, match=r"predictions|labels"):
         multicalibration_error("clicked", "clicked", TABLE)

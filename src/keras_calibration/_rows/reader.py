@@ -97,11 +97,11 @@ class Reader:
         y, sample_weight = (_pick_output(part, self.label_names) for part in (y, sample_weight))
         # Of a table that becomes one matrix, what these arguments name is no part.
         apart = {part for part in (y, sample_weight, groups, time) if isinstance(part, str)}
-        # What a fit reads as features may be neither; and no input of a model is its label.
-        read = {*self.ids, *self.numeric}
-        (sample_weight,), _ = in_place_of_names(x, read, sample_weight=sample_weight)
-        (y,), _ = in_place_of_names(
-            x, {*read, *inputs_by_name(self.structure, self.structure)}, y=y
+        # No input of a model is its label. What a fit reads as features is neither a label nor a
+        # weight, and no column is both.
+        in_place_of_names(x, inputs_by_name(self.structure, self.structure), y=y)
+        (y, sample_weight), _ = in_place_of_names(
+            x, {*self.ids, *self.numeric}, y=y, sample_weight=sample_weight
         )
         if y is None:
             raise ValueError("The development set must have labels. Received: y=None.")
