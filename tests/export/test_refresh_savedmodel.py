@@ -302,3 +302,18 @@ def test_probabilities_given_as_logits_bring_one_warning(tmp_path):
     with pytest.warns(UserWarning, match="like probabilities") as warned:
         refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS))
     assert sum("like probabilities" in str(warning.message) for warning in warned) == 1
+
+
+def test_a_head_that_cannot_shift_the_mean_tells_so(tmp_path):
+    """A temperature leaves a base logit of 0 at ½, whatever rate is observed."""
+    inputs = {"x": keras.Input((1,), name="x")}
+    last = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
+    base = keras.Model(inputs, last(inputs["x"]))
+    model = kc.models.CalibratedModel(base, kc.layers.TemperatureScaling())
+    path = kc.export_savedmodel(model, tmp_path / "1", {"x": LOGITS[::10, None]})
+    labels = np.random.default_rng(0).random(NUM_ROWS) < sigmoid(2 * LOGITS + 1)
+    with pytest.warns(UserWarning, match="mean prediction") as warned:
+        second = refresh(path, LOGITS, labels)
+    served = outputs_of(second, {"logit": LOGITS}, "calibrate")["probability"].mean()
+    (told,) = (str(warning.message) for warning in warned if "mean prediction" in str(warning))
+    assert f"is {served:.4g} and the mean label {labels.mean():.4g}" in told

@@ -28,10 +28,11 @@ from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.cross_fitting import cross_fitted, parts_of
 from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import draws_by_chance, fit_to, is_as_fitted
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
-from keras_calibration.layers.totals import totals_of, warn_of_calibrated_scores
+from keras_calibration.layers.totals import totals_of, warn_of_bias, warn_of_calibrated_scores
 from keras_calibration.layers.unknown_values import warn_of_unknown
 
 _NUM_FOLDS = 3
@@ -94,20 +95,30 @@ def _refit_rows(
     )
     fit = fit_to(head, rows, settings)
     warn_of_unknown(head, rows, fit)
+    before, after = (totals_of(logits, rows) for logits in (present, fit.logits(rows)))
+    means = {"before": before.predicted, "after": after.predicted, "observed": before.observed}
     summary = replace(
         fit.summary,
         log_loss_before=float(np.average(losses, weights=rows.weights)),
         # The next fit and the refresh of an export compare their scores with these.
         logits=describe_logits(rows.logits, "fit", rows.weights),
-        means=_compute_means(rows, present, fit),
+        means={name: mean.tolist() for name, mean in means.items()},
     )
-    fit = replace(fit, summary=summary)
     changed = None if is_known else _measure_change(head, rows, losses, settings, fit)
-    if changed is None:
-        return fit
-    # Keep the present head if the fit predicts new rows worse. If the caller wants the fit anyway,
-    # warn only of a difference beyond chance.
-    change, error = changed
+    if changed is not None:
+        summary = _decide(summary, *changed, only_if_better)
+    # A head that follows time predicts the level to come, which may differ from the mean label.
+    if summary.is_used and not head.follows_time:
+        warn_of_bias(after)
+    return replace(fit, summary=summary)
+
+
+def _decide(summary: FitSummary, change: float, error: float, only_if_better: bool) -> FitSummary:
+    """The summary with the change of the log loss, and whether the fit is used.
+
+    A fit that predicts new rows worse is not used. If the caller wants it anyway, there is a
+    warning of a difference beyond chance.
+    """
     is_kept = only_if_better and change > 0
     if is_kept or change > error:
         then = (
@@ -117,19 +128,10 @@ def _refit_rows(
         )
         warn(
             "The fit of the head predicts new rows worse than the head as it was: by "
-            f"{with_error(change, error)} nats per row, cross-fitted on {rows.num_meant:,} rows. "
+            f"{with_error(change, error)} nats per row, cross-fitted on {summary.num_rows:,} rows. "
             f"{then}"
         )
-    summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
-    return replace(fit, summary=summary)
-
-
-def _compute_means(rows: Rows, present: np.ndarray, fit: Fit) -> dict[str, list[float]]:
-    """The mean predictions of the rows by the present head and by the fit, and the mean label."""
-    before = totals_of(present, rows)
-    after = totals_of(fit.logits(rows), rows)
-    means = {"before": before.predicted, "after": after.predicted, "observed": before.observed}
-    return {name: mean.tolist() for name, mean in means.items()}
+    return replace(summary, change=change, change_error=error, is_used=not is_kept)
 
 
 def is_fitted_to(head: Head, rows: Rows) -> bool:

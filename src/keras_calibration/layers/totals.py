@@ -1,4 +1,4 @@
-"""Totals: predicted against observed, and scores that need no correction any more."""
+"""Totals: predicted against observed, after a fit, and of scores that are calibrated already."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from keras_calibration.layers.head_logits import outcome_columns
 # class; it is right within this many errors or this share.
 _FAR_ERRORS, _FAR_SHARE = 4.0, 0.2
 _RIGHT_ERRORS, _RIGHT_SHARE = 3.0, 0.05
+# After a fit, means differ if they do by more than this many errors and this share.
+_BIAS_ERRORS, _BIAS_SHARE = 4.0, 0.01
 # Scores that this head has calibrated have moved by at least this share of its correction.
 _MOVED_SHARE = 0.25
 
@@ -55,6 +57,24 @@ def totals_of(logits: np.ndarray, rows: Rows) -> Totals:
         np.average(columns, axis=0, weights=weights) for columns in (predictions, outcomes)
     )
     return Totals(predicted, observed, errors)
+
+
+def warn_of_bias(totals: Totals) -> None:
+    """Warns if mean prediction and mean label differ by more than chance, for any class."""
+    is_small = totals.differences <= totals.share(_BIAS_SHARE)
+    num_errors = np.where(is_small, 0.0, totals.differences / np.maximum(totals.errors, 1e-300))
+    # NaN is the largest number for `argmax`, and not below any limit: NaN gives a warning too.
+    column = int(np.argmax(num_errors))
+    if num_errors[column] <= _BIAS_ERRORS:
+        return
+    which = f" of class {column}" if len(totals.predicted) > 1 else ""
+    warn(
+        f"The mean prediction{which} is {totals.predicted[column]:.4g} and the mean label "
+        f"{totals.observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard "
+        "errors apart: the model is not calibrated even on average. Either the head cannot shift "
+        "the mean (TemperatureScaling cannot), or its fit did not converge. Use a head that shifts "
+        "the logits, such as PlattScaling, or VectorScaling for classes."
+    )
 
 
 def warn_of_calibrated_scores(

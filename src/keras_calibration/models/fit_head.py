@@ -9,7 +9,6 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._warn import warn
 from keras_calibration._graph.head_in_model import HeadInModel, find_head, find_heads
 from keras_calibration._graph.outputs import output_names
 from keras_calibration._rows.reader import given_labels
@@ -18,11 +17,6 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import assign_all, check_fit, settings_for
 from keras_calibration.layers.refit import refit
-from keras_calibration.layers.totals import Totals, totals_of
-
-# A warning needs a difference of means by more than this many standard errors, and by more than
-# this share of the smaller class.
-_STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
 @np.errstate(under="ignore")
@@ -121,16 +115,12 @@ def fit_head(
     # Read and check the rows of all heads before fitting one, and assign no fit before all are
     # made: an error leaves the model as it was.
     read = [(match.head, match.reader.read(x, y, sample_weight, **how)) for match in matches]
-    fits = [(head, rows, refit(head, rows, settings, only_if_better)) for head, rows in read]
-    for name, (head, rows, fit) in zip(to_fit, fits, strict=True):
-        # A head that follows time predicts the level to come: its mean may differ from that of the
-        # rows.
-        if fit.summary.is_used and not head.follows_time:
-            _warn_of_bias(totals_of(fit.logits(rows), rows))
+    fits = [(head, refit(head, rows, settings, only_if_better)) for head, rows in read]
+    for name, (_, fit) in zip(to_fit, fits, strict=True):
         if verbose:
             print(f"Output {name!r}. {fit.summary}" if are_several else fit.summary)
-    assign_all([(head, fit) for head, _, fit in fits if fit.summary.is_used])
-    summaries = [fit.summary for *_, fit in fits]
+    assign_all([(head, fit) for head, fit in fits if fit.summary.is_used])
+    summaries = [fit.summary for _, fit in fits]
     return dict(zip(to_fit, summaries, strict=True)) if are_several else summaries[0]
 
 
@@ -148,21 +138,3 @@ def _find_outputs_to_fit(
             f"labels of {list(labels)}."
         )
     return labelled
-
-
-def _warn_of_bias(totals: Totals) -> None:
-    """Warns if mean prediction and mean label differ by more than chance, for any class."""
-    is_small = totals.differences <= totals.share(_SMALLEST_SHARE)
-    num_errors = np.where(is_small, 0.0, totals.differences / np.maximum(totals.errors, 1e-300))
-    # NaN is the largest number for `argmax`, and not below any limit: NaN gives a warning too.
-    column = int(np.argmax(num_errors))
-    if num_errors[column] <= _STANDARD_ERRORS:
-        return
-    which = f" of class {column}" if len(totals.predicted) > 1 else ""
-    warn(
-        f"The mean prediction{which} is {totals.predicted[column]:.4g} and the mean label "
-        f"{totals.observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard "
-        "errors apart: the model is not calibrated even on average. Either the head cannot shift "
-        "the mean (TemperatureScaling cannot), or its fit did not converge. Use a head that shifts "
-        "the logits, such as PlattScaling, or VectorScaling for classes."
-    )

@@ -113,12 +113,13 @@ def refresh_savedmodel(
 
     Warns:
         UserWarning: If the fit predicts new rows worse than the served head, by more than the
-            standard error or so that nothing is written; if the served head is far off in total on
-            predictions that are right without it, as if they were the served `probability`; if
-            logits look like probabilities; if the median of the logits lies outside the range of
-            those of the previous version, or their spread is less than half or more than twice as
-            large; if field values outside the vocabulary make up more than 1 % of the rows, or the
-            observed rate of one of them differs significantly from its prediction.
+            standard error or so that nothing is written; if the mean prediction differs from the
+            mean label after the fit; if the served head is far off in total on predictions that are
+            right without it, as if they were the served `probability`; if logits look like
+            probabilities; if the median of the logits lies outside the range of those of the
+            previous version, or their spread is less than half or more than twice as large; if
+            field values outside the vocabulary make up more than 1 % of the rows, or the observed
+            rate of one of them differs significantly from its prediction.
 
     Example:
         >>> import tempfile
