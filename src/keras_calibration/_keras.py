@@ -70,6 +70,19 @@ def metric_direction(metric: keras.metrics.Metric) -> str | None:
     return {"up": "max", "down": "min"}.get(getattr(metric, "_direction", ""))
 
 
+def metrics_by_name(model: keras.Model) -> dict[str, keras.metrics.Metric]:
+    """The metrics of a model, under their names in the logs of `fit`.
+
+    Keras adds the name of the output, `weighted_` or a number where `compile` has equal names.
+    Public: `model.metrics` has one container for those of `compile`, whose `result` has the names.
+    """
+    named: dict[str, keras.metrics.Metric] = {}
+    for metric in model.metrics:
+        inner = getattr(metric, "metrics", None)
+        named |= dict(zip(metric.result(), inner, strict=False)) if inner else {metric.name: metric}
+    return named
+
+
 def is_under_xla() -> bool:
     """Whether TensorFlow traces a function with `jit_compile=True`, or one inside of it.
 

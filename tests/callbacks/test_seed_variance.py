@@ -1,4 +1,5 @@
 import csv
+import functools
 import importlib.metadata
 import json
 import math
@@ -11,12 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import metric_references as references
 from calibration_records.comparison.pipeline_runs import gather_runs
 from calibration_records.runs.metric_names import main_metric
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import checksum_of
-from keras_calibration.metrics import CalibrationRatio, FieldECE
+from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio, FieldECE
 from keras_calibration.models import FieldMetricsModel
 from keras_calibration.seeds import Ledger
 from printed import numbers_of
@@ -510,6 +512,46 @@ def test_directions_of_several_outputs_and_of_field_metrics(tmp_path):
     losses = dict.fromkeys(("loss", "buy_loss", "loss_loss", "loss_mae"), "min")
     assert of_several == {**losses, "buy_auc": "max"}
     assert of_fields == {"loss": "min", "neg_field_ece": "min"}
+
+
+def test_losses_and_biases_of_calibrated_losses_have_the_names_of_the_logs(tmp_path):
+    """Of equal names, of weighted metrics, of several outputs; without the penalty of `loss`."""
+    inputs = keras.Input((3,))
+    outputs = {
+        name: keras.layers.Dense(1, "sigmoid", kernel_regularizer="l2", name=name)(inputs)
+        for name in ("buy", "click")
+    }
+    make = functools.partial(CalibratedLogLoss, num_folds=1)
+    metrics = {"buy": [make(), make()], "click": [make(name="other")]}
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        "sgd",
+        "binary_crossentropy",
+        metrics=metrics,
+        weighted_metrics={"buy": [make()]},
+        run_eagerly=True,
+    )
+    labels = {"buy": Y[:, 0], "click": 1 - Y[:, 0] * (X[:, 0] > -1)}
+    weights = np.arange(1.0, len(X) + 1)
+    held_out = (X, labels, {"buy": weights, "click": weights})
+    callback = SeedVariance(tmp_path, "a", 1, verbose=0)
+    options = {"validation_data": held_out, "batch_size": len(X), "verbose": 0}
+    model.fit(X, labels, callbacks=[callback], **options)
+    (run,) = Ledger(tmp_path).runs()
+    values = {name: series[-1] for name, series in run["metrics"].items()}
+    p = {name: column[:, 0].astype(float) for name, column in model.predict(X, verbose=0).items()}
+
+    ones, buy = np.ones(len(X)), "buy_calibrated_log_loss"
+    expected = {buy: ones, f"{buy}_1": ones, "buy_weighted_calibrated_log_loss": weights}
+    for name, w in expected.items():
+        rows = references.Rows(labels["buy"], p["buy"], w, ones, ones)
+        assert values[f"val_{name}_bias"] == pytest.approx(references.best_bias(rows), abs=1e-5)
+        plain = "val_" + name.replace("calibrated_", "")
+        assert values[plain] == pytest.approx(references.log_loss(rows), rel=1e-5)
+        assert run["directions"][plain] == "min"
+    rows = references.Rows(labels["click"], p["click"], ones, ones, ones)
+    assert values["val_click_other_bias"] == pytest.approx(references.best_bias(rows), abs=1e-5)
+    assert len([name for name in values if name.startswith("val_") and "bias" in name]) == 4
 
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}

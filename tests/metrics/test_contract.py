@@ -427,3 +427,31 @@ def test_together_in_a_model_that_is_saved_and_loaded(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.evaluate(**rows, verbose=0, return_dict=True) == pytest.approx(scores, rel=1e-6)
+
+
+def _loss_of_classes():
+    return -np.log(CLASS_PROBABILITIES[np.arange(NUM_ROWS), CLASSES])
+
+
+@pytest.mark.parametrize("num_folds", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "losses"),
+    [
+        ("CalibratedLogLoss", -np.log(np.where(LABELS > 0, PROBABILITIES, 1 - PROBABILITIES))),
+        ("CalibratedCategoricalLogLoss", _loss_of_classes()),
+        ("CalibratedCategoricalLogLoss, class numbers", _loss_of_classes()),
+        ("CalibratedQuadraticLoss", (LABELS - LOGITS) ** 2),
+    ],
+)
+def test_the_loss_of_the_same_rows_without_the_correction(name, losses, num_folds):
+    case = RULES[name]
+    metric = case.make(num_folds=num_folds)
+    for rows in (slice(None, 100), slice(100, None)):
+        case.update(metric, rows)
+    expected = np.average(losses, weights=WEIGHTS)
+    assert metric.uncalibrated_loss == pytest.approx(expected, rel=digits(1e-6))
+    # On rows of which a part is left out to fit on, the loss is that of the others.
+    held_out = case.make(bias_fraction=0.5)
+    case.update(held_out)
+    assert held_out.uncalibrated_loss != pytest.approx(expected, rel=1e-4)
+    assert held_out.uncalibrated_loss == pytest.approx(expected, rel=0.3)

@@ -12,6 +12,7 @@ from keras_calibration.seeds import Ledger
 from printed import check_numbers
 
 CALIBRATED, BIAS = "calibrated_log_loss", "val_calibrated_log_loss_bias"
+PLAIN = "val_log_loss"
 
 
 def rows_of(num):
@@ -30,7 +31,7 @@ def values_of(rows, weights, prefix=""):
         "loss": references.log_loss(rows),
         "mae": np.mean(np.abs(logits - labels)),
     }
-    bias = {BIAS: references.best_bias(rows)} if prefix else {}
+    bias = {PLAIN: values["loss"], BIAS: references.best_bias(rows)} if prefix else {}
     return {prefix + name: value for name, value in values.items()} | bias
 
 

@@ -71,8 +71,8 @@ def compare(
         metric: Name of the deciding metric. The comparison uses its held-out values (`val_…`) if
             the runs recorded them. If the model is calibrated again before it is served, this is
             the calibrated loss, and a gain that is "calibration only" makes neither pipeline
-            better. If it is served as it was trained, this is the plain loss, for example `"loss"`,
-            and the verdict is never "calibration only".
+            better. If it is served as it was trained, this is the plain loss, `"log_loss"`, and the
+            verdict is never "calibration only".
         epoch: Epoch whose values are compared. `"kept"`: the epoch whose weights the run kept
             (restored by `EarlyStopping` or saved by `ModelCheckpoint` as the best), or the last
             epoch if that is unknown. `"last"`, or an int. `"best"`: the best epoch of each run by
@@ -150,12 +150,12 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     plain, calibrated = loss_partners(deciding, common)
     calibration = _measure_calibration(plain, calibrated, runs, plan)
     power = _estimate_power(metrics[deciding], runs, plan, question.delta, noise)
-    # If the plain loss decides, the model is served as it was trained: gains by calibration count.
+    # If another loss decides, the model is served as it was trained: gains by calibration count.
     verdict = judge(
         metrics[deciding],
         plain=metrics.get(plain or ""),
         calibrated=metrics.get(calibrated or ""),
-        gain=None if deciding == plain else calibration.get("gain_difference"),
+        gain=calibration.get("gain_difference") if maximize or deciding == calibrated else None,
         delta=question.delta,
         more_seeds=power.get("more_seeds", 1),
         obstacle=plan.obstacle(deciding, *runs),

@@ -19,6 +19,7 @@ _MINIMIZED = (
     frozenset(
         "bce binary_crossentropy binary_error binary_logloss brier brier_loss brier_score_loss "
         "calibrated_categorical_log_loss calibrated_log_loss calibrated_quadratic_loss "
+        "categorical_log_loss quadratic_loss "
         "categorical_crossentropy categorical_hinge cross_entropy crossentropy ece error "
         "error_rate expected_calibration_error field_ece field_rce hamming_loss hinge hinge_loss "
         "kl_divergence logcosh logloss loss mae mape mce mean_squared_logarithmic_error merror "
@@ -53,15 +54,31 @@ _MAXIMIZED = frozenset(
 # length of a ranking (`ndcg@10`).
 _PREFIX = re.compile(r"^(val|valid|validation|test|train|training|eval)(_\d+)?(_|/|-|'s )")
 _SUFFIX = re.compile(r"(_|@)\d+$")
-# Names of the plain loss that belongs to a calibrated loss. The `"loss"` of a regression can be any
+# Names of the plain loss that belongs to a calibrated loss, the surest first: Keras' `"loss"` may
+# have weights of rows, penalties of weights or smoothed labels. That of a regression can be any
 # loss, so it does not count as squared error.
 _PLAIN_NAMES = {
     "calibrated_log_loss": ("log_loss", "binary_crossentropy", "loss"),
     "calibrated_categorical_log_loss": (
-        *("categorical_crossentropy", "sparse_categorical_crossentropy", "loss"),
+        *(
+            "categorical_log_loss",
+            "categorical_crossentropy",
+            "sparse_categorical_crossentropy",
+            "loss",
+        ),
     ),
-    "calibrated_quadratic_loss": ("mean_squared_error", "mse"),
+    "calibrated_quadratic_loss": ("quadratic_loss", "mean_squared_error", "mse"),
 }
+
+
+def plain_name(metric: str) -> str:
+    """The name of the plain loss of a calibrated loss, as `SeedVariance` records it.
+
+    Example:
+        >>> plain_name("val_calibrated_log_loss_1")
+        'val_log_loss_1'
+    """
+    return metric.replace("calibrated_", "")
 
 
 def direction_of(metric: str) -> str | None:
@@ -90,11 +107,13 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
         for calibrated, plain_names in _PLAIN_NAMES.items()
         for plain in plain_names
     ]
-    plain = metric.replace("calibrated_", "")
-    alike = [(plain, name) for name in names if name.replace("calibrated_", "") == plain != name]
+    plain = plain_name(metric)
+    alike = [(plain, name) for name in names if plain_name(name) == plain != name]
     with_metric = [pair for pair in [*alike, *pairs] if metric in pair]
-    # A loss without a partner gets none. For a metric that is not a loss, the run's pair is shown.
-    likely = with_metric if with_metric or direction_of(metric) == "min" else pairs
+    # A loss without a partner gets none. For the total loss, which may be more than the plain one,
+    # and for a metric that is not a loss, the run's pair is shown.
+    is_of_pair = metric != f"{prefix}loss" and direction_of(metric) == "min"
+    likely = with_metric if is_of_pair or alike else pairs
     return next((pair for pair in likely if {*pair} <= {*names}), (None, None))
 
 

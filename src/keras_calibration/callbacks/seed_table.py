@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from calibration_records._figures import to_error
 from calibration_records._text import counted, grid, wrap
@@ -30,7 +30,6 @@ def seed_table(
     runs: Sequence[Mapping[str, float]],
     num_unfinished: int,
     statistics: Mapping[str, Mapping[str, float]],
-    biases: Collection[str],
 ) -> str:
     """How many seeds count, the statistics of each metric over them, and what a bias means.
 
@@ -39,11 +38,10 @@ def seed_table(
         runs: The values of each seed, by name of the metric.
         num_unfinished: Number of runs that never ended.
         statistics: Name of a metric → its statistics over the runs that have not diverged.
-        biases: Names of the metrics that are fitted biases.
 
     Example:
         >>> found = {"count": 2.0, "mean": 0.43, "std": 0.012, "min": 0.42, "max": 0.44}
-        >>> print(seed_table("dcn", [{"loss": 0.42}, {"loss": 0.44}], 1, {"loss": found}, ()))
+        >>> print(seed_table("dcn", [{"loss": 0.42}, {"loss": 0.44}], 1, {"loss": found}))
         Pipeline 'dcn': 2 seeds; values at the epoch that each run kept, or else at its last. Left
           out: 1 unfinished run.
         metric  seeds    mean     std     min     max
@@ -69,5 +67,6 @@ def seed_table(
         )
         cells = [mean] if is_single else [f"{found['count']:.0f}", mean, std, low, high]
         rows.append([name, *cells])
-    note = wrap(_BIAS_NOTE) if any(name in shown for name in biases) else []
+    has_bias = any(f"{name}{BIAS_SUFFIX}" in shown for name in shown)
+    note = wrap(_BIAS_NOTE) if has_bias else []
     return "\n".join([*wrap(title), *(grid(rows) if shown else []), *note])

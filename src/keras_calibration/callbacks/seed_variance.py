@@ -6,7 +6,7 @@ import importlib.metadata
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, TypedDict, Unpack
 
@@ -17,10 +17,10 @@ from calibration_records._check import instance
 from calibration_records._warn import warn
 from calibration_records.runs.guarded import begin_run, end_run, read_runs
 from calibration_records.runs.ledger import Ledger
-from calibration_records.runs.metric_names import BIAS_SUFFIX, direction_of, main_metric
+from calibration_records.runs.metric_names import BIAS_SUFFIX, direction_of, main_metric, plain_name
 from calibration_records.runs.run_record import RunRecord, validate_record
 from calibration_records.statistics.summary import summarize
-from keras_calibration._keras import call_after_callbacks, metric_direction
+from keras_calibration._keras import call_after_callbacks, metric_direction, metrics_by_name
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import Checksum, checksum_of, kept_epoch
 from keras_calibration.callbacks.seed_table import is_diverged, seed_table
@@ -61,8 +61,11 @@ class SeedVariance(keras.callbacks.Callback):
     end, the status becomes `"finished"`, or `"diverged"` if a value was not finite at the kept
     epoch. A run that dies stays `"started"` and is counted as unfinished. A record has the metrics
     of each epoch, their directions if known, the configuration, package versions and a hash of the
-    initial weights. The fitted bias of a `CalibratedLogLoss` is recorded as the metric
-    `{name}_bias`, in logits: what has to be added. Below 0, the predictions are too high.
+    initial weights. Of a calibrated loss, the loss of the same rows without its correction is
+    recorded too: `val_log_loss` beside `val_calibrated_log_loss`. Keras' `val_loss` can be more, as
+    it has the penalties of weights and the weights of rows. The fitted bias of a
+    `CalibratedLogLoss` is recorded as `{name}_bias`, in logits: what has to be added. Below 0, the
+    predictions are too high.
 
     **The kept epoch.** Comparisons have to use the values of the epoch whose weights the model has
     after `fit`: `EarlyStopping(restore_best_weights=True)` restores those of its best epoch. The
@@ -164,7 +167,6 @@ class SeedVariance(keras.callbacks.Callback):
         self._metrics: dict[str, list[float | None]] = {}
         self._checksums: dict[int, Checksum] = {}
         self._kept_epoch: int | str | None = None
-        self._biases: set[str] = set()
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Records the start of the run, and reads the earlier runs of the pipeline."""
@@ -191,9 +193,7 @@ class SeedVariance(keras.callbacks.Callback):
             if isinstance(value, Real) and not name.startswith(_PREFIX)
         }
         name = self.monitor or main_metric(measured)
-        biases = self._collect_fitted_biases(measured)
-        measured |= biases
-        self._biases |= biases.keys()
+        measured |= self._collect_uncorrected(measured)
         # Keep one value per epoch for each metric, None where the logs lack it: a metric may begin
         # late, or be validated every few epochs only.
         for metric in measured:
@@ -225,7 +225,7 @@ class SeedVariance(keras.callbacks.Callback):
         end_run(self.ledger, self._run_id, record)
         if self.verbose:
             values = (self._collect_rows(), self._num_unfinished, self.statistics())
-            print(seed_table(self._record["pipeline"], *values, self._biases))
+            print(seed_table(self._record["pipeline"], *values))
         if self._kept_epoch is None and self.model.stop_training:
             warn(
                 "A callback has stopped the training, and SeedVariance does not know an epoch that "
@@ -277,25 +277,28 @@ class SeedVariance(keras.callbacks.Callback):
         ]
         return list(filter(None, rows))
 
-    def _collect_fitted_biases(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """The fitted biases of the calibrated losses, under the name of their latest evaluation."""
-        biases = {}
-        for metric in _flatten(self.model.metrics):
-            held_out = f"val_{metric.name}"
-            name = held_out if held_out in measured else metric.name
-            bias = getattr(metric, "fitted_bias", None)  # of a metric of this package
-            if bias is not None and name in measured:
-                biases[f"{name}{BIAS_SUFFIX}"] = bias
-        return biases
+    def _collect_uncorrected(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Of each calibrated loss, the uncalibrated loss of the same rows and the fitted bias."""
+        found: dict[str, float] = {}
+        for name, metric in metrics_by_name(self.model).items():
+            # Under the name of the latest evaluation. The properties are those of this package.
+            key = f"val_{name}" if f"val_{name}" in measured else name
+            figures = {
+                plain_name(key): getattr(metric, "uncalibrated_loss", None),
+                f"{key}{BIAS_SUFFIX}": getattr(metric, "fitted_bias", None),
+            }
+            if key in measured:
+                found |= {n: value for n, value in figures.items() if value is not None}
+        return {name: value for name, value in found.items() if name not in measured}
 
     def _find_directions(self) -> dict[str, str]:
         """The directions of the metrics, from Keras or else from their names."""
         by_metric: dict[str, str | None] = {}
-        for metric in _flatten(self.model.metrics):
+        for name, metric in metrics_by_name(self.model).items():
             # Field metrics have the name of their field as a prefix.
-            named = dict(getattr(metric, "named_metrics", dict)())
+            named = dict(getattr(metric, "named_metrics", dict)()) | {name: metric}
             by_metric |= {name: metric_direction(inner) for name, inner in named.items()}
-            by_metric[metric.name] = metric_direction(metric)
+        by_metric = {plain_name(name): way for name, way in by_metric.items()} | by_metric
         # Keras prefixes the metrics of an output with its name.
         outputs = "|".join(map(re.escape, getattr(self.model, "output_names", None) or ()))
         directions = {}
@@ -348,12 +351,6 @@ def _select_kept_values(run: RunRecord) -> dict[str, float]:
 
 def _summarize_metric(name: str, rows: list[dict[str, float]]) -> dict[str, float]:
     return summarize([row[name] for row in rows if name in row])
-
-
-def _flatten(metrics: Sequence[keras.metrics.Metric]) -> list[keras.metrics.Metric]:
-    """The metrics, including those inside the container of `compile`."""
-    inner = [getattr(metric, "metrics", None) or [metric] for metric in metrics]
-    return [metric for group in inner for metric in group]
 
 
 def _hash_weights(model: keras.Model) -> str | None:

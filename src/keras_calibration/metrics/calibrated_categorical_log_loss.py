@@ -113,6 +113,13 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         return self._score_at_best_temperature()[0]
 
     @property
+    def uncalibrated_loss(self) -> float:
+        """The mean log loss of the scored rows at the temperature 1, in nats."""
+        values = self._temperature_sums.value(), self._label_sums.value()
+        sums, labels = (scored_sums(value, self.held_out) for value in values)
+        return float(_compute_mean(sums, labels, ops.ones_like(labels[:, 0])))
+
+    @property
     def temperature(self) -> np.ndarray:
         """The fitted temperature T of each scored part, in [1/16, 16], shape `(parts,)`."""
         return 1 / np.asarray(self._score_at_best_temperature()[1])
@@ -128,10 +135,14 @@ def _compute_loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Ten
     """The mean log loss of the scored rows, and β, which is fitted on other rows."""
     labels = fitting_sums(label_sums, held_out)
     beta = best_inverse_temperature(fitting_sums(sums, held_out), labels[:, 1], labels[:, 0])
-    labels = scored_sums(label_sums, held_out)
-    # Σ w log loss of softmax(β l) is F(β) - β Σ w d_y, from the sums alone.
-    losses = log_partition_sum(scored_sums(sums, held_out), beta) - beta * labels[:, 1]
-    return ops.sum(losses) / ops.sum(labels[:, 0]), beta
+    return _compute_mean(scored_sums(sums, held_out), scored_sums(label_sums, held_out), beta), beta
+
+
+def _compute_mean(sums: Tensor, labels: Tensor, beta: Tensor) -> Tensor:
+    """The mean log loss of softmax(β l)."""
+    # Σ w log loss is F(β) - β Σ w d_y, from the sums alone.
+    losses = log_partition_sum(sums, beta) - beta * labels[:, 1]
+    return ops.sum(losses) / ops.sum(labels[:, 0])
 
 
 _compiled_summary = compiled(temperature_summary)

@@ -135,6 +135,13 @@ class CalibratedLogLoss(CrossFittedMetric):
         return float(self.bias.mean())
 
     @property
+    def uncalibrated_loss(self) -> float:
+        """The mean log loss of the scored rows without the correction, in nats."""
+        sums = scored_sums(by_group(self._moments.value()), self.held_out)
+        losses, weights = log_loss_and_weight(sums, ops.zeros_like(sums[:, 0, 0]))
+        return float(ops.sum(losses) / ops.sum(weights))
+
+    @property
     def bias(self) -> np.ndarray:
         """The fitted bias c of each scored part, added to the logit, shape `(parts,)`."""
         return np.asarray(self._score_rows()[1]).copy()

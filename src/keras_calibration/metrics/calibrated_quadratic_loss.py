@@ -82,13 +82,22 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     @checked_result
     def result(self) -> Tensor:
         """The loss of the rows since `reset_state`, a scalar in squared units of the label."""
-        sums = scored_sums(self._sums.value(), self.held_out)
-        return ops.sum(squared_error_sum(sums, self._compute_biases())) / ops.sum(sums[:, 0])
+        return self._score_rows(self._compute_biases())
+
+    @property
+    def uncalibrated_loss(self) -> float:
+        """The mean squared error of the scored rows without the correction."""
+        biases = self._compute_biases()
+        return float(self._score_rows(ops.zeros_like(biases)))
 
     @property
     def bias(self) -> np.ndarray:
         """The fitted bias c of each scored part, in units of the label, shape `(parts,)`."""
         return np.asarray(self._compute_biases()).copy()
+
+    def _score_rows(self, biases: Tensor) -> Tensor:
+        sums = scored_sums(self._sums.value(), self.held_out)
+        return ops.sum(squared_error_sum(sums, biases)) / ops.sum(sums[:, 0])
 
     def _compute_biases(self) -> Tensor:
         return mean_residual(fitting_sums(self._sums.value(), self.held_out))

@@ -103,6 +103,23 @@ def test_a_gain_that_is_calibration_only(ledger):
             assert comparison.surviving_share.value < 0.1
 
 
+def test_a_penalty_is_no_gain_by_calibration(ledger):
+    """Keras' loss has the penalties of weights, which no correction of predictions removes."""
+    for pipeline, penalty in (("plain", 0.0), ("l2", 0.03)):
+        runs = losses(len(pipeline), 12)
+        runs = [{**run, "val_log_loss": run["val_loss"]} for run in runs]
+        penalized = [{**run, "val_loss": run["val_loss"] + penalty} for run in runs]
+        fill(ledger, pipeline, penalized)
+    by_default, by_total = (
+        compare(ledger, "plain", "l2", metric=name) for name in ("calibrated_log_loss", "loss")
+    )
+    assert by_default.verdict.outcome.value == "undecided"
+    assert str(by_total.verdict) == "A better"
+    for comparison in (by_default, by_total):
+        assert comparison.plain_metric == "val_log_loss"
+        assert comparison.bias_share == compare(ledger, "plain", "l2", metric="log_loss").bias_share
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_calibration_saves_in_seeds(ledger, shared):
     first = 0 if shared else None
