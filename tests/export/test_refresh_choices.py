@@ -135,3 +135,22 @@ def test_another_unit_of_the_logits_is_named(served):
         assert sum("natural logarithms" in message for message in messages) == 1
     messages, _ = said(served, (1.4 * logit + 0.3, labels, features))
     assert not any("natural logarithms" in message for message in messages)
+
+
+def test_the_decision_to_change_nothing_is_exported_with_its_report(tmp_path):
+    """`calibrate` has looked at the rows: the export does not call its result unfitted."""
+    rng = np.random.default_rng(3)
+    logit = rng.normal(-1, 1, 1500)
+    labels = rng.random(1500) < expit(logit)
+    scores = {"labels": labels, "from_logits": True, "verbose": 0}
+    model = kc.calibrate_scores(logit, methods="quick", **scores)
+    assert model.report.chosen == "identity"
+    path = kc.export_savedmodel(model, tmp_path / "1")
+    told = provenance_of(path)
+    assert told["report"]["chosen"] == "identity"
+    assert told["fit"]["is_used"] is False
+    assert told["fit"]["change"] == 0
+    # It was fitted to no rows, so that a fit to the same rows is compared with it.
+    again = kc.refresh_savedmodel(path, logit, labels, from_logits=True, verbose=0)
+    assert np.isfinite(again.summary.change)
+    assert again.is_written == (again.summary.change < 0)

@@ -126,3 +126,14 @@ def test_folds_of_the_settings_do_not_divide_groups():
     settings = kc.layers.FitSettings(folds=np.arange(600) % 3)
     with pytest.raises(ValueError, match="`folds`"):
         kc.fit_head(model, x, y, groups=np.arange(600) // 2, settings=settings, verbose=0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_head_with_nothing_to_fit_stays(seed):
+    """Rounding is no evidence, neither for a fit nor against it."""
+    x, y = world(500, seed=seed)
+    model = model_with(kc.layers.SamplingCorrection(0.5))
+    summary = kc.fit_head(model, x, y, verbose=0)
+    assert summary.change == 0
+    assert not summary.is_used
+    assert "stays as it was" in str(summary)

@@ -213,8 +213,10 @@ def _assemble(
         head = cast(Any, fits[name].make_head)()
         fit = fits[name].fit
         if name == IDENTITY:
+            fit = as_fit(present or head, plan.read)
+            if present is None:  # the new head has a record, which says that no fit is used
+                fit = replace(fit, weights={}, summary=replace(fit.summary, is_used=False))
             head = present or head
-            fit = as_fit(head, plan.read)
         else:
             # Cross-fitting does not build layers; a head of a blend needs its variables.
             shapes = {name: column.shape for name, column in plan.rows.features.items()}

@@ -66,7 +66,7 @@ class FitSummary(ShownAsText):
             for folds.
         change_error: Standard error of `change`.
         is_used: Whether the head uses the fit. If not, `fit_head` kept the previous head, because
-            `change` is above 0.
+            `change` is not below 0, or `calibrate` found none better than the model as it was.
         means: From `fit_head`: the mean prediction on the rows of the fit, `"before"` and
             `"after"`, and the mean label, `"observed"`; each a list with one number, or one for
             each class. Else None.

@@ -51,9 +51,10 @@ def refit(
 
     The fit is scored on rows that it did not see: each third of the rows by a fit to the other two;
     for a head that follows time, the latest of eight blocks by a fit to the earlier ones. If that
-    log loss is above the one of the present head, on the same rows, the fit is not used. There is
-    no comparison if the rows are too few for folds, or if the present head was fitted to these very
-    rows: it would win because it has seen them. `refit` does not change the head: see `assign_all`.
+    log loss is not below the one of the present head, on the same rows, the fit is not used. There
+    is no comparison if the rows are too few for folds, or if the present head was fitted to these
+    very rows: it would win because it has seen them. `refit` does not change the head: see
+    `assign_all`.
 
     Args:
         head: The head.
@@ -116,11 +117,13 @@ def _refit_rows(
 def _decide(summary: FitSummary, change: float, error: float, only_if_better: bool) -> FitSummary:
     """The summary with the change of the log loss, and whether the fit is used.
 
-    A fit that predicts new rows worse is not used. If the caller wants it anyway, there is a
-    warning of a difference beyond chance.
+    A fit that predicts new rows no better is not used. There is a warning if it is worse; if the
+    caller wants it anyway, only if it is worse beyond chance.
     """
-    is_kept = only_if_better and change > 0
-    if is_kept or change > error:
+    # Without a difference beyond rounding, as of a head that has nothing to fit, nothing changes.
+    change = 0.0 if abs(change) <= _ROUNDING * summary.log_loss_before else change
+    is_kept = only_if_better and change >= 0
+    if change > error or (is_kept and change):
         then = (
             "The head stays as it was; to use the fit anyway, pass only_if_better=False."
             if is_kept
@@ -141,7 +144,12 @@ def is_fitted_to(head: Head, rows: Rows) -> bool:
     the fit, and the number of rows and their log loss are those in its summary.
     """
     summary = head.fit_summary
-    if summary is None or summary.num_rows != rows.num_meant or not is_as_fitted(head):
+    if (
+        summary is None
+        or not summary.is_used
+        or summary.num_rows != rows.num_meant
+        or not is_as_fitted(head)
+    ):
         return False
     losses = head_log_losses(rows.labels, head_logits(head, rows.logits, rows.features))
     loss = float(np.average(losses, weights=rows.weights))
