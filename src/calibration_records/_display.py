@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from calibration_records._check import installed
+from calibration_records._check import installed, instance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +48,7 @@ class Display:
 
         Raises:
             ImportError: If Matplotlib is not installed.
+            ValueError: If `ax` is something else, for example several axes.
 
         Example:
             >>> import matplotlib.pyplot as plt
@@ -59,10 +60,10 @@ class Display:
             True
             >>> plt.close(figure)
         """
-        if ax is None:
-            with installed("plots", "Plots require Matplotlib."):
-                import matplotlib.pyplot as plt
-            ax = plt.subplots(figsize=self.figsize, layout="constrained")[1]
+        with installed("plots", "Plots require Matplotlib."):
+            import matplotlib.pyplot as plt
+        ax = plt.subplots(figsize=self.figsize, layout="constrained")[1] if ax is None else ax
+        instance("ax", ax, plt.Axes, "Matplotlib axes, or None", "Of several, pass one: axes[0].")
         self.draw(ax)
         ax.spines[["top", "right"]].set_visible(False)
         self.ax_, self.figure_ = ax, ax.figure
@@ -71,3 +72,13 @@ class Display:
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
         raise NotImplementedError(f"{type(self).__name__} does not define `draw`.")
+
+
+def as_label(name: str) -> str:
+    r"""A name as a label of a plot, where Matplotlib would read dollars as the ends of a formula.
+
+    Example:
+        >>> as_label("price in $")
+        'price in \\$'
+    """
+    return name.replace("$", r"\$")

@@ -145,6 +145,28 @@ def test_field_plot_draws_observed_minus_predicted_by_frequency(rows, axes):
     assert names == ["d  (400)", "a  (300)", "c  (200)"]
 
 
+def test_dollars_in_names_are_no_formula(rows, tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    # Texts stay texts in the file.
+    monkeypatch.setitem(plt.rcParams, "svg.fonttype", "none")
+    labels, probabilities, _ = rows
+    curves = {"$\\before{$": probabilities**2, "$after$": probabilities}
+    field = np.where(probabilities < 0.1, "$1 to $5", "$_$")
+    for display, names in (
+        (ReliabilityDisplay.from_predictions(labels, curves), curves),
+        (
+            FieldDisplay.from_predictions(labels, curves, field, field_name="in $x$"),
+            [*curves, "$1 to $5  (", "$_$  (", "in $x$ (rows)"],
+        ),
+    ):
+        display.plot().figure_.savefig(tmp_path / "figure.svg")
+        plt.close(display.figure_)
+        text = (tmp_path / "figure.svg").read_text("utf-8")
+        for name in names:
+            assert f">{name}" in text
+
+
 @pytest.mark.parametrize(
     ("make", "arguments", "options", "message"),
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibration_records.cli import main
-from keras_calibration.seeds import Ledger
+from keras_calibration.seeds import Ledger, compare
 
 EVIL = "<script>alert(1)</script>\x1b[31m"
 
@@ -50,6 +50,9 @@ def test_the_command_asks_what_the_function_asks(folder, capsys):
         main(["compare", folder, "deepfm", "dcn", "--json", *options])
         report = json.loads(capsys.readouterr().out)
         assert (report["metric"], report["question"]["num_looks"]) == expected
+    main(["compare", folder, "deepfm", "dcn", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads(json.dumps(compare(folder, "deepfm", "dcn").to_dict()))
 
 
 def test_an_unexpected_exception_is_one_line_too(folder, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ from calibration_records.statistics.accuracy import (
 from calibration_records.statistics.bias import bias_share, surviving_share
 from calibration_records.statistics.difference import seeds_needed, standard_error
 from calibration_records.statistics.estimate import MIN_RUNS
+from calibration_records.statistics.summary import mean_and_std
 
 # Power of the smallest detectable effect.
 _POWER = 0.8
@@ -83,7 +85,9 @@ def compare(
         num_looks: Planned number of looks at the growing ledger; their intervals hold jointly
             (Bonferroni). `"advised"`: the intervals are for this look alone, but a verdict needs a
             third of the risk. You may then train "about k more seeds each" and look again. 1 for a
-            single look; `None` for any number of looks, with always-valid intervals.
+            single look; `None` for any number of looks, with always-valid intervals. These take
+            pairs: if the seeds are not shared, in the order of the ledger, which leaves out the
+            last runs of the pipeline with more.
         directions: Metric name → `"min"` or `"max"`, for metrics whose direction is neither
             recorded nor known from the name. Other metrics of unknown direction are shown but not
             judged.
@@ -119,7 +123,7 @@ def compare(
 
 def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison:
     """Compares like `compare`, on records already read from the ledger."""
-    check_question(question)
+    question = check_question(question)
     names = recorded_metrics(records, question)
     deciding = resolve_metric(question.metric, names)
     directions = metric_directions(records, question, names)
@@ -204,8 +208,8 @@ def _compare_metric(
         num_b=b.size,
         mean_a=float(a.mean()) if a.size else np.nan,
         mean_b=float(b.mean()) if b.size else np.nan,
-        std_a=float(a.std(ddof=1)) if a.size > 1 else np.nan,
-        std_b=float(b.std(ddof=1)) if b.size > 1 else np.nan,
+        std_a=mean_and_std(a)[1] if a.size else np.nan,
+        std_b=mean_and_std(b)[1] if b.size else np.nan,
         difference=difference,
         b_beats_a=beats,
         b_beats_a_same_seed=same,
@@ -230,7 +234,7 @@ def _measure_calibration(
     how: dict[str, Any] = {"paired": plan.paired, "confidence": plan.shown}
     fields["surviving_share"] = surviving_share(losses, corrected, **how)
     fields["seeds_needed"] = {
-        name: _count_seeds_needed(float(b.mean() - a.mean()), _estimate_variance(a, b, plan), plan)
+        name: _count_seeds_needed(float(b.mean() - a.mean()), _estimate_std(a, b, plan), plan)
         for name, (a, b) in ((plain, losses), (calibrated, corrected))
     }
     if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS:
@@ -238,17 +242,20 @@ def _measure_calibration(
     return fields
 
 
-def _estimate_variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
-    """The variance of the difference between single runs."""
-    return float(np.var(b - a, ddof=1) if plan.paired else a.var(ddof=1) + b.var(ddof=1))
+def _estimate_std(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
+    """The standard deviation of the difference between single runs."""
+    samples = (b - a,) if plan.paired else (a, b)
+    return math.hypot(*(mean_and_std(values)[1] for values in samples))
 
 
-def _count_seeds_needed(effect: float, variance: float, plan: Plan) -> int:
+def _count_seeds_needed(effect: float, std: float, plan: Plan) -> int:
     """Seeds of each pipeline that detect a difference of this size."""
+    # In units of the noise: the variance of small values would be 0.
+    unit = std or 1.0
     # A power calculation may say 2, but no exact test decides with fewer than `fewest` runs.
     return max(
         plan.fewest,
-        seeds_needed(effect, variance, paired=plan.paired, confidence=plan.level),
+        seeds_needed(effect / unit, std / unit, paired=plan.paired, confidence=plan.level),
     )
 
 
@@ -265,13 +272,13 @@ def _estimate_power(
     if noise is not None:
         error = noise.standard_error(a.size, b.size)
         degrees = float(noise.degrees)
-        variance = 2 * noise.std**2
+        std = math.sqrt(2) * noise.std
         # Bloom's formula: (t_confidence + t_power) SE. The half-width of the deciding interval is
         # the first part, also of an always-valid one.
         half = float(special.stdtrit(degrees, (1 + plan.level) / 2)) * error
     elif difference is not None:
         error, degrees = standard_error(a, b, paired=plan.paired)
-        variance = _estimate_variance(a, b, plan)
+        std = _estimate_std(a, b, plan)
         half = (difference.high - difference.low) / 2
     else:
         return {}
@@ -281,5 +288,5 @@ def _estimate_power(
         "standard_error": error,
         "degrees": degrees,
         "smallest_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,
-        "more_seeds": max(1, _count_seeds_needed(effect, variance, plan) - plan.num_runs),
+        "more_seeds": max(1, _count_seeds_needed(effect, std, plan) - plan.num_runs),
     }

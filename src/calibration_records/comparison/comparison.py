@@ -131,8 +131,11 @@ class Comparison(ShownAsText):
                 f"{len(self.a)} and {len(self.b)}."
             )
         # Few runs have no interval, but a difference of means, and the noise of the ledger.
-        means = self.deciding.mean_b - self.deciding.mean_a
-        value = means if self.difference is None else self.difference.value
+        value = (
+            self.deciding.mean_b - self.deciding.mean_a
+            if self.difference is None
+            else self.difference.value
+        )
         # `probability_better` takes losses.
         value = -value if self.deciding.maximize else value
         return probability_better(

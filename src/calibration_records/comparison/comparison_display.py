@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration_records._display import GUIDE_COLOR, STYLES, Display
+from calibration_records._display import GUIDE_COLOR, STYLES, Display, as_label
 from calibration_records._text import shorten
 from calibration_records.statistics.estimate import Estimate, RunValues
 
@@ -71,7 +71,7 @@ class ComparisonDisplay(Display):
                 ax.hlines(
                     np.mean(values), place - 0.2, place + 0.2, color=style["color"], linewidth=2.5
                 )
-            ticks.append(f"{'AB'[place]}: {shorten(name, _WIDTH)}\n{len(values)} runs")
+            ticks.append(f"{'AB'[place]}: {as_label(shorten(name, _WIDTH))}\n{len(values)} runs")
         if self.difference is not None:
             value, low, high, confidence, _ = self.difference
             # Gardner and Altman's plot: the scale of differences is the metric's scale, moved so
@@ -90,4 +90,4 @@ class ComparisonDisplay(Display):
             ax.secondary_yaxis("right", functions=scale).set_ylabel(f"B − A{self.unit}")
             ticks.append(f"B − A\n{100 * confidence:g} % interval")
         ax.set_xticks(range(len(ticks)), ticks)
-        ax.set(xlim=(-0.5, len(ticks) - 0.5), ylabel=f"{self.metric}{self.unit}")
+        ax.set(xlim=(-0.5, len(ticks) - 0.5), ylabel=f"{as_label(self.metric)}{self.unit}")

@@ -73,7 +73,9 @@ def _explain_rule(comparison: Comparison) -> str:
         "alone, and calibration makes up at least half of its difference.",
         Outcome.UNDECIDED: f"Undecided, since p is not below {level}{also}.",
     }
-    return rules.get(verdict.outcome, f"Decided, since p < {level}.")
+    # Without any spread, there is no test: the verdict rests on the difference itself.
+    clear = f"p < {level}" if judged.p_value is not None else "all seeds show the same difference"
+    return rules.get(verdict.outcome, f"Decided, since {clear}.")
 
 
 def _format_heading(comparison: Comparison) -> str:
@@ -95,8 +97,9 @@ def _format_heading(comparison: Comparison) -> str:
 
 def _format_figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
-    lines = [_describe_probability(comparison)] if comparison.standard_error else []
-    if (effect := comparison.smallest_detectable_effect) is not None:
+    lines = [] if comparison.standard_error is None else [_describe_probability(comparison)]
+    # Seeds without noise tell nothing of the noise of further seeds.
+    if effect := comparison.smallest_detectable_effect:
         lines.append(f"smallest detectable effect: {significant(effect, 2)} with 80 % power")
     bias, share = comparison.bias_share, comparison.surviving_share
     plain, calibrated = comparison.plain_metric, comparison.calibrated_metric
@@ -126,8 +129,8 @@ def _describe_probability(comparison: Comparison) -> str:
     """The probability that B is better, and the noise by which it is judged."""
     # Never "100 %": a probability is not a certainty.
     probability = 100 * comparison.probability_b_better()
-    shown = f"{probability:.0f}" if 1 <= probability <= 99 else f"{probability:.1f}"
-    shown = "over 99.9" if probability > 99.9 else "under 0.1" if probability < 0.1 else shown
+    bound = "over 99.9" if probability > 99.9 else "under 0.1" if probability < 0.1 else ""
+    shown = bound or f"{probability:.{0 if 1 <= probability <= 99 else 1}f}"
     prior = "a flat prior"
     if (noise := comparison.seed_noise) is not None:
         prior = (
@@ -190,13 +193,10 @@ def _format_percent(share: Estimate, form: str = "{} % [{} %, {} %]") -> str:
 
 def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligns the rows and shortens the names until the table fits 100 columns."""
-    lines = grid(rows)
     # Only names can be cut: figures have to stay whole.
-    excess = max(map(len, lines)) - MAX_WIDTH
-    if excess > 0:
-        longest = max(len(row[0]) for row in rows)
-        lines = grid([[shorten(row[0], max(8, longest - excess)), *row[1:]] for row in rows])
-    return lines
+    excess = max(0, max(map(len, grid(rows))) - MAX_WIDTH)
+    longest = max(len(row[0]) for row in rows)
+    return grid([[shorten(row[0], max(8, longest - excess)), *row[1:]] for row in rows])
 
 
 def _format_metric_rows(comparison: Comparison) -> list[list[str]]:

@@ -1,5 +1,6 @@
 """Notes: the caveats of a comparison."""
 
+from calibration_records._text import counted
 from calibration_records.comparison.comparison import Comparison
 from calibration_records.comparison.pipeline_runs import PipelineRuns
 from calibration_records.comparison.verdict import MOSTLY_CALIBRATION, Outcome
@@ -28,6 +29,22 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
         )
     notes += [note for pipeline in runs for note in _note_excluded_runs(pipeline)]
     notes += [note for pipeline in runs for note in _note_equal_runs(pipeline, comparison.metric)]
+    # Always-valid intervals need pairs: of shared seeds, or else in the order of the runs.
+    in_turn = min(map(len, runs)) if comparison.question.num_looks is None else 0
+    num_pairs = len(comparison.shared_seeds) or in_turn
+    notes += [
+        f"{pipeline.pipeline}: {counted(len(pipeline) - num_pairs, 'run')} without a partner: in "
+        "the means of the table, but not in the difference"
+        for pipeline in runs
+        if 1 < num_pairs < len(pipeline)
+    ]
+    # Up to rounding, as adding a constant to all values may change their last digits.
+    error = 1e14 * (comparison.standard_error or 0.0)
+    if comparison.shared_seeds and error <= abs(comparison.deciding.mean_a):
+        notes.append(
+            "every seed gives the same difference: check that both pipelines were trained anew for "
+            "each seed"
+        )
     if len({run["num_rows"] for pipeline in runs for run in pipeline.records} - {None}) > 1:
         notes.append("the runs were evaluated on different numbers of rows")
     return tuple(notes)

@@ -16,7 +16,7 @@ class PipelineRuns:
 
     Args:
         pipeline: Name of the pipeline.
-        seeds: Seeds of the runs, ascending.
+        seeds: Seeds of the runs, in the order in which these began.
         epochs: Epoch of each run's values, in the order of `seeds`.
         values: Metric name → value in each run, in the order of `seeds`; `None` if missing.
         records: Records of the runs.
@@ -63,7 +63,7 @@ def gather_runs(
     epoch: int | str = "kept",
     maximize: bool = False,
 ) -> PipelineRuns:
-    """Gathers one value a seed from the records of a pipeline.
+    """Gathers one value a seed from the records of a pipeline, which are in the order of time.
 
     The first metric decides on the epoch: `"kept"` (whose weights the run kept), an int, `"last"`
     or `"best"`. The values of the other metrics are from the same epoch.
@@ -77,11 +77,12 @@ def gather_runs(
     mine = [run for run in runs if run["pipeline"] == pipeline]
     # A run that only started may still be training, or was killed.
     ended = [run for run in mine if run["status"] != "started"]
-    # Later records of a seed replace earlier ones: the mapping keeps the last.
+    # Later records of a seed replace earlier ones, in the place of the first: so pairs of the runs
+    # that always-valid intervals have looked at stay pairs at the next look.
     latest = {run["seed"]: run for run in ended}
     used: dict[int, tuple[int, RunRecord]] = {}
     num_diverged = num_without_metric = 0
-    for seed, run in sorted(latest.items()):
+    for seed, run in latest.items():
         series = run["metrics"].get(metrics[0], [])
         index = _choose(run, series, epoch, maximize)
         if run["status"] == "diverged" or (index is not None and not math.isfinite(series[index])):

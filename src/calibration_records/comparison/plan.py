@@ -44,7 +44,12 @@ class Plan(NamedTuple):
 
     def values(self, metric: str, *pipelines: PipelineRuns) -> list[np.ndarray]:
         """The values of a metric in the compared runs, one array for each pipeline."""
-        return [np.asarray(runs.metric_values(metric, self.seeds)) for runs in pipelines]
+        values = [np.asarray(runs.metric_values(metric, self.seeds)) for runs in pipelines]
+        # An always-valid test needs pairs: of equal seeds, or in the order in which the runs began.
+        # A single pair has no interval, so that all runs count.
+        fewest = min(map(len, values))
+        num_used = fewest if self.num_looks is None and fewest > 1 else None
+        return [side[:num_used] for side in values]
 
     def differences(self, a: RunValues, b: RunValues) -> tuple[Estimate | None, Estimate | None]:
         """The mean of B − A with the interval shown, and with the one that decides.
@@ -60,12 +65,10 @@ class Plan(NamedTuple):
         self, a: RunValues, b: RunValues, confidence: float
     ) -> Estimate | None:
         """The mean of B − A with its interval; `None` with too few runs."""
-        num_pairs = min(len(a), len(b))
-        if num_pairs < 2:
+        if min(len(a), len(b)) < 2:
             return None
         if self.num_looks is None:
-            # An always-valid test needs pairs: in the order of the shared seeds, or of the runs.
-            return always_valid_difference(a[:num_pairs], b[:num_pairs], confidence=confidence)
+            return always_valid_difference(a, b, confidence=confidence)
         return mean_difference(a, b, paired=self.paired, confidence=confidence)
 
     @property
@@ -77,9 +80,8 @@ class Plan(NamedTuple):
 
     def obstacle(self, metric: str, *pipelines: PipelineRuns) -> str | None:
         """Why no verdict is possible; `None` if one is."""
-        for runs in pipelines:
-            if len(runs) == 0:
-                return f"no finished run of {runs.pipeline} with {metric}"
+        if empty := [runs.pipeline for runs in pipelines if len(runs) == 0]:
+            return f"no finished run of {empty[0]} with {metric}"
         if self.num_runs >= self.fewest:
             return None
         # A message that says what to train, not only what is missing.
@@ -98,7 +100,7 @@ class Plan(NamedTuple):
 def make_plan(runs: Sequence[PipelineRuns], question: Question) -> Plan:
     """Decides on pairing and level."""
     a, b = runs
-    shared = tuple(seed for seed in a.seeds if seed in set(b.seeds))
+    shared = tuple(sorted({*a.seeds} & {*b.seeds}))
     smaller = min(len(a), len(b))
     # Pairing throws away runs of other seeds, which pays only if most seeds are shared.
     share_seeds = len(shared) >= max(1, _MIN_SHARED_PART * smaller)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from calibration_records._check import confidence_level, integer, known, one_of, positive, refused
+from calibration_records._check import (
+    confidence_level,
+    instance,
+    integer,
+    known,
+    one_of,
+    positive,
+    refused,
+)
 from calibration_records.runs.metric_names import DIRECTIONS, direction_of, main_metric
 from calibration_records.runs.run_record import RunRecord
 
@@ -31,27 +39,50 @@ class Question(NamedTuple):
     @property
     def planned_looks(self) -> int | None:
         """The number of looks that share the risk; None for any number."""
-        looks = NUM_ADVISED_LOOKS if self.num_looks == ADVISED else self.num_looks
-        return None if looks is None else int(looks)
+        return NUM_ADVISED_LOOKS if isinstance(self.num_looks, str) else self.num_looks
 
 
-def check_question(question: Question) -> None:
-    """Refuses invalid arguments."""
-    confidence_level("confidence", question.confidence)
+def check_question(question: Question) -> Question:
+    """The question in Python's own values, such as JSON has; refuses invalid arguments.
+
+    Example:
+        >>> import numpy as np
+        >>> check_question(Question("deepfm", "dcn", epoch=np.int64(3))).epoch
+        3
+    """
+    for name in ("a", "b", "metric"):
+        instance(name, getattr(question, name), str, "a name, as in the ledger")
     if question.a == question.b:
         raise refused("b", "another pipeline than `a`", question.b)
-    if question.epoch not in ("kept", "last", "best"):
-        integer("epoch", question.epoch, 0, "Or pass 'kept', 'last' or 'best'.")
-    if question.delta is not None:
-        positive("delta", question.delta, also=", in the unit of the metric, or None")
-    if question.num_looks not in (None, ADVISED, *range(1, MAX_LOOKS + 1)):
+    confidence_level("confidence", question.confidence)
+    epoch, delta, looks = question.epoch, question.delta, question.num_looks
+    if not isinstance(epoch, str) or epoch not in ("kept", "last", "best"):
+        epoch = integer("epoch", epoch, 0, "Or pass 'kept', 'last' or 'best'.")
+    if delta is not None:
+        positive("delta", delta, also=", in the unit of the metric, or None")
+    if not isinstance(looks, str | None):
+        looks = integer("num_looks", looks, 1, f"Or pass {ADVISED!r}, or None for any number.")
+    if looks not in (None, ADVISED, *range(1, MAX_LOOKS + 1)):
         raise refused(
             "num_looks",
             f"{ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any number of looks",
-            question.num_looks,
+            looks,
         )
+    instance(
+        "directions",
+        question.directions,
+        Mapping | None,  # type: ignore[arg-type]
+        "a dict from a metric's name to 'min' or 'max', or None",
+    )
     for direction in (question.directions or {}).values():
         one_of("directions", direction, DIRECTIONS)
+    return question._replace(
+        epoch=epoch,
+        delta=None if delta is None else float(delta),
+        confidence=float(question.confidence),
+        num_looks=looks,
+        directions=dict(question.directions or {}) or None,
+    )
 
 
 def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[str]:
@@ -74,8 +105,9 @@ def metric_directions(
     """The direction of each metric: as passed, as recorded, or inferred from its name."""
     passed = question.directions or {}
     # A name without `val_` means the held-out values; the full name wins over it.
-    resolved = {resolve_metric(name, names): direction for name, direction in passed.items()}
-    resolved |= {name: direction for name, direction in passed.items() if name in names}
+    resolved = {
+        resolve_metric(name, names, "directions"): direction for name, direction in passed.items()
+    } | {name: direction for name, direction in passed.items() if name in names}
     recorded = [
         record["directions"] for record in records if record["pipeline"] in (question.a, question.b)
     ]
@@ -102,13 +134,16 @@ def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str
     return direction
 
 
-def resolve_metric(metric: str, names: Sequence[str]) -> str:
-    """The name of a metric in the ledger, preferably of its held-out values."""
+def resolve_metric(metric: str, names: Sequence[str], argument: str = "metric") -> str:
+    """The name of a metric in the ledger, preferably of its held-out values.
+
+    `argument` is the one by which `compare` received it, for the error message.
+    """
     # Held-out values answer the question better, so they come first.
     for candidate in (f"val_{metric}", metric):
         if candidate in names:
             return candidate
     shown = main_metric(names) or next(iter(names), None)
-    remedy = f"Pass metric={shown!r}, for example." if shown else ""
-    known("Argument `metric` must be recorded for both pipelines", [metric], names, remedy)
+    remedy = f"Pass metric={shown!r}, for example." if shown and argument == "metric" else ""
+    known(f"Argument `{argument}` must name metrics that `a` or `b` has", [metric], names, remedy)
     return metric

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from calibration_records.comparison.pipeline_runs import PipelineRuns, gather_ru
 from calibration_records.comparison.question import Question
 from calibration_records.runs.run_record import RunRecord
 from calibration_records.statistics.estimate import RunValues
+from calibration_records.statistics.summary import mean_and_std
 
 # Fewest degrees of freedom, of the runs of the two pipelines or of the whole ledger.
 _MIN_DEGREES = 5
@@ -78,9 +80,9 @@ def pooled_noise(groups: Sequence[RunValues]) -> SeedNoise | None:
     degrees = sum(values.size - 1 for values in arrays)
     # The pooled deviation, `√(Σ (m - 1) s² / Σ (m - 1))`, as a norm of deviations: the squares of
     # small ones would be 0.
-    parts = [values.std(ddof=1) * np.sqrt((values.size - 1) / degrees) for values in arrays]
+    parts = [mean_and_std(values)[1] * np.sqrt((values.size - 1) / degrees) for values in arrays]
     return SeedNoise(
-        float(np.linalg.norm(parts)),
+        math.hypot(*parts),
         degrees,
         num_runs=degrees + len(arrays),
         num_pipelines=len(arrays),

@@ -67,7 +67,7 @@ class Ledger:
             ignored.
 
     Raises:
-        ValueError: `path` is not a folder.
+        ValueError: `path` is no path, or not that of a folder.
 
     Example:
         >>> import tempfile
@@ -89,9 +89,15 @@ class Ledger:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        # It is an argument of many names, so that the message has none.
+        if not isinstance(path, str | os.PathLike) or (
+            Path(path).exists() and not Path(path).is_dir()
+        ):
+            raise ValueError(
+                "A ledger must be the path of a folder, or one where a folder can be created. "
+                f"Received: {path!r}."
+            )
         self.path = Path(path)
-        if self.path.exists() and not self.path.is_dir():
-            raise refused("path", "a folder, or a path where one can be created", str(path))
 
     @classmethod
     def from_frame(
@@ -107,8 +113,8 @@ class Ledger:
         run. Without a column `epoch`, each row is a run. All other columns are metrics.
 
         Args:
-            frame: A pandas or Polars data frame with the columns `pipeline` and `seed`, optionally
-                `epoch`, and metrics with a finite number in each row.
+            frame: A pandas or Polars data frame, or an Arrow table, with the columns `pipeline` and
+                `seed`, optionally `epoch`, and metrics with a finite number in each row.
             path: Folder of the ledger, created if there is none.
             directions: Metric name → `"min"` or `"max"`, for metrics whose name does not tell.
 
@@ -135,12 +141,11 @@ class Ledger:
         ledger = cls(path)
         records = frame_records(frame, directions)
         recorded = {(run["pipeline"], run["seed"]) for run in ledger.runs()}
-        for record in records:
-            if (record["pipeline"], record["seed"]) in recorded:
-                raise ValueError(
-                    "Argument `frame` must hold runs that the ledger does not have. Received: "
-                    f"pipeline={record['pipeline']!r}, seed={record['seed']}."
-                )
+        if repeated := [run for run in records if (run["pipeline"], run["seed"]) in recorded]:
+            raise ValueError(
+                "Argument `frame` must hold runs that the ledger does not have. Received: "
+                f"pipeline={repeated[0]['pipeline']!r}, seed={repeated[0]['seed']}."
+            )
         for record in records:
             ledger.append(record)
         return ledger
@@ -259,6 +264,5 @@ class Ledger:
 
 def _is_of_another(text: bytes, pipeline: str | None) -> bool:
     """Whether a complete record belongs to another pipeline: it does not contain this name."""
-    if pipeline is None or not _PLAIN_NAME.fullmatch(pipeline) or not text.rstrip().endswith(b"}"):
-        return False
-    return f'"{pipeline}"'.encode() not in text
+    is_plain = pipeline is not None and _PLAIN_NAME.fullmatch(pipeline) is not None
+    return is_plain and text.rstrip().endswith(b"}") and f'"{pipeline}"'.encode() not in text

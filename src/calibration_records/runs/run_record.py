@@ -58,11 +58,11 @@ def validate_record(record: RunRecord) -> dict[str, Any]:
         )
     record = {**dict.fromkeys(_REQUIRED), **_OPTIONAL, **record}
     _check_fields(record)
-    metrics = _convert_metrics(record["metrics"], len(record["epochs"]))
-    plain = {
-        name: _convert_to_json(name, value) for name, value in record.items() if name != "metrics"
+    plain = {name: value for name, value in record.items() if name != "metrics"}
+    return {
+        **{name: _convert_to_json(name, value) for name, value in plain.items()},
+        "metrics": _convert_metrics(record["metrics"], len(record["epochs"])),
     }
-    return {**plain, "metrics": metrics}
 
 
 def to_json(header: Mapping[str, Any], record: RunRecord) -> str:
@@ -102,8 +102,6 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
 def _check_fields(record: RunRecord) -> None:
     """Refuses the first field that is not of the form of the schema."""
     epochs = record["epochs"]
-    directions = record["directions"]
-    seeds = record["seeds"]
     are_epochs = isinstance(epochs, list) and all(_is_integer(epoch, 0) for epoch in epochs)
     is_valid = {
         "pipeline": isinstance(record["pipeline"], str) and record["pipeline"] != "",
@@ -112,10 +110,11 @@ def _check_fields(record: RunRecord) -> None:
         "epochs": are_epochs and epochs == sorted(set(epochs)),
         "kept_epoch": are_epochs and record["kept_epoch"] in (None, LAST, *epochs),
         "metrics": isinstance(record["metrics"], Mapping),
-        "directions": isinstance(directions, Mapping)
-        and all(direction in DIRECTIONS for direction in directions.values()),
+        "directions": isinstance(record["directions"], Mapping)
+        and all(direction in DIRECTIONS for direction in record["directions"].values()),
         "versions": isinstance(record["versions"], Mapping),
-        "seeds": isinstance(seeds, Mapping) and all(map(_is_integer, seeds.values())),
+        "seeds": isinstance(record["seeds"], Mapping)
+        and all(map(_is_integer, record["seeds"].values())),
         "num_rows": record["num_rows"] is None or _is_integer(record["num_rows"], 0),
         "training": isinstance(record["training"], Mapping | None),
     }

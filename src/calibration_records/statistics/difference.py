@@ -16,6 +16,7 @@ from calibration_records.statistics.estimate import (
     fewest_runs,
     t_estimate,
 )
+from calibration_records.statistics.summary import mean_and_std
 
 MAX_SEEDS = 100_000
 
@@ -91,18 +92,19 @@ def always_valid_difference(
     confidence_level("confidence", confidence)
     a, b = check_paired(a=a, b=b)
     differences = b - a
-    num, mean = differences.size, float(differences.mean())
+    num = differences.size
+    mean, std = mean_and_std(differences)
     growth = 1 + num * effect_variance
     shrink = (growth - 1) / growth
     # Solve log e = log(1/α) for the share of m d̄² in Σ d²; a larger share rejects. Then
-    # `share / (1 - share) = m d̄² / Σ (d - d̄)²` gives the half-width in units of the metric.
+    # `share / (1 - share) = m d̄² / Σ (d - d̄)²` gives the half-width in units of the metric, with
+    # `Σ (d - d̄)² = (m - 1) s²`.
     share = -np.expm1((2 * np.log(1 - confidence) - np.log(growth)) / num) / shrink
-    centred = float(np.sum((differences - mean) ** 2))
-    half = np.sqrt(share / (1 - share) * centred / num) if share < 1 else np.inf
+    half = np.sqrt(share / (1 - share) * (num - 1) / num) * std if share < 1 else np.inf
     # The p-value 1 / e at the difference 0, from the share that was seen.
     p_value = None
-    if num >= MIN_RUNS and centred > 0:
-        seen = num * mean**2 / (centred + num * mean**2)
+    if num >= MIN_RUNS and std > 0:
+        seen = num * (mean / np.hypot(std * np.sqrt(num - 1), mean * np.sqrt(num))) ** 2
         p_value = float(min(1.0, np.exp(0.5 * (np.log(growth) + num * np.log1p(-shrink * seen)))))
     return Estimate(mean, mean - float(half), mean + float(half), confidence, p_value)
 
@@ -179,10 +181,9 @@ def seeds_needed(
 
     def detects(num_runs: int) -> bool:
         degrees = (num_runs - 1) * (1 if paired else 2)
-        least = smallest_detectable_effect(
+        return abs(effect) >= smallest_detectable_effect(
             variance, num_runs, degrees, confidence=confidence, power=power
         )
-        return least <= abs(effect)
 
     # The detectable effect falls with each seed, so the numbers that detect `effect` come last.
     return 2 + bisect_left(range(2, MAX_SEEDS), True, key=detects)
@@ -194,18 +195,19 @@ def standard_error(
     """The standard error of mean(b) − mean(a), and its degrees of freedom.
 
     Example:
-        >>> standard_error(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
-        (1.4142135623730951, 2.0)
+        >>> error, degrees = standard_error(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
+        >>> round(error, 4), round(degrees, 4)
+        (1.4142, 2.0)
     """
     if paired:
-        return float(np.std(b - a, ddof=1) / np.sqrt(a.size)), a.size - 1
-    parts = np.array([a.var(ddof=1) / a.size, b.var(ddof=1) / b.size])
+        return float(mean_and_std(b - a)[1] / np.sqrt(a.size)), a.size - 1
     sizes = np.array([a.size, b.size])
-    total = float(parts.sum())
+    parts = [mean_and_std(a)[1], mean_and_std(b)[1]] / np.sqrt(sizes)
+    total = float(np.hypot(*parts))
     # Without any spread, Welch's degrees of freedom are 0 / 0; take the degrees of freedom of a
     # pooled variance.
     if total == 0:
         return 0.0, float(sizes.sum() - 2)
-    # Welch and Satterthwaite's degrees of freedom, `(Σ v)² / Σ (v² / (m - 1))`. Shares of the total
-    # come first, as the squares of small variances would be 0.
-    return float(np.sqrt(total)), 1 / float(np.sum((parts / total) ** 2 / (sizes - 1)))
+    # Welch and Satterthwaite's degrees of freedom, `(Σ v)² / Σ (v² / (m - 1))` of `v = s² / m`.
+    # Shares of the total come first, as the squares of small deviations would be 0.
+    return total, 1 / float(np.sum((parts / total) ** 4 / (sizes - 1)))

@@ -43,17 +43,7 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
     if count:
         low = float(finite.min())
         high = float(finite.max())
-        # Squares of values beyond 1e154 or below 1e-154 would overflow or vanish, so scale by a
-        # power of two, which is exact.
-        _, exponent = np.frexp(np.abs(finite).max())
-        scaled = np.ldexp(finite, -exponent)
-        # Rounding can move the mean of equal values past them; the clip keeps their spread at 0.
-        centre = np.clip(scaled.mean(), scaled.min(), scaled.max())
-        mean = float(np.ldexp(centre, exponent))
-    if count > 1:
-        with np.errstate(over="ignore"):
-            spread = np.sqrt(np.sum(np.square(scaled - centre)) / (count - 1))
-            std = float(np.ldexp(spread, exponent))
+        mean, std = mean_and_std(finite)
     return {
         "count": count,
         "mean": mean,
@@ -62,3 +52,22 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
         "max": high,
         "num_diverged": array.size - count,
     }
+
+
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")
+def mean_and_std(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean of finite values of any size, and their sample standard deviation; NaN of one.
+
+    Example:
+        >>> mean, std = mean_and_std(np.array([1e-170, 2e-170, 3e-170]))
+        >>> print(f"{mean:.3g} {std:.3g}")
+        2e-170 1e-170
+    """
+    # Squares of values beyond 1e154 or below 1e-154 would overflow or vanish, so scale by a power
+    # of two, which is exact.
+    _, exponent = np.frexp(np.abs(values).max())
+    scaled = np.ldexp(values, -exponent)
+    # Rounding can move the mean of equal values past them; the clip keeps their spread at 0.
+    centre = np.clip(scaled.mean(), scaled.min(), scaled.max())
+    spread = np.sqrt(np.sum(np.square(scaled - centre)) / np.float64(values.size - 1))
+    return float(np.ldexp(centre, exponent)), float(np.ldexp(spread, exponent))

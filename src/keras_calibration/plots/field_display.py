@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import at_least
-from calibration_records._display import GUIDE_COLOR, STYLES, Display
+from calibration_records._display import GUIDE_COLOR, STYLES, Display, as_label
 from keras_calibration._rows.scored_rows import scored_rows
 from keras_calibration.plots.rates import Rates, rates_by_value
 
@@ -113,12 +113,12 @@ class FieldDisplay(Display):
                 height,
                 xerr=rates.interval_lengths(),
                 color=STYLES[index % len(STYLES)]["color"],
-                label=name,
+                label=as_label(name),
             )
         ax.axvline(0.0, color=GUIDE_COLOR, linewidth=1.0)
         named = zip(self.value_names, next(iter(self.curves.values())).num_rows, strict=True)
-        ax.set_yticks(places, [f"{name}  ({rows:,})" for name, rows in named])
-        ax.set(ylim=(len(places) - 0.4, -0.6), ylabel=f"{self.field_name} (rows)")
+        ax.set_yticks(places, [f"{as_label(name)}  ({rows:,})" for name, rows in named])
+        ax.set(ylim=(len(places) - 0.4, -0.6), ylabel=f"{as_label(self.field_name)} (rows)")
         ax.set_xlabel("observed − predicted rate (95 % interval)")
         if num_curves > 1:
             # Bars may be anywhere in the axes, so the legend is placed above.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._display import GUIDE_COLOR, STYLES, Display
+from calibration_records._display import GUIDE_COLOR, STYLES, Display, as_label
 from keras_calibration._rows.scored_rows import scored_rows
 from keras_calibration.plots.rates import Rates, rates_by_bin
 
@@ -93,7 +93,7 @@ class ReliabilityDisplay(Display):
         ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, zorder=1)
         for (name, rates), style in zip(self.curves.items(), itertools.cycle(STYLES)):
             points = rates.predicted, rates.observed, rates.interval_lengths()
-            ax.errorbar(*points, label=name, markersize=4.5, elinewidth=1.0, **style)
+            ax.errorbar(*points, label=as_label(name), markersize=4.5, elinewidth=1.0, **style)
         ax.set(xlim=ends, ylim=ends, aspect="equal", title="Reliability, bins of equal mass")
         ax.set(xlabel="mean predicted probability", ylabel="observed rate (95 % interval)")
         if len(self.curves) > 1:

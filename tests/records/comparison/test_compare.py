@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+import types
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from scipy import stats
 
 from calibration_records.runs.metric_names import direction_of, loss_partners
 from keras_calibration.seeds import Ledger, compare
-from keras_calibration.statistics import bias_share, surviving_share
+from keras_calibration.statistics import always_valid_difference, bias_share, surviving_share
 from run_references import Looked
 
 numbers = itertools.count()
@@ -447,14 +448,113 @@ def test_notes_on_what_the_records_say(ledger):
     assert not any("rows" in note for note in compare(ledger, "dcn", "few", metric="loss").notes)
 
 
+def test_numbers_of_numpy_ask_the_same(ledger):
+    for pipeline, shift in (("deepfm", 0.0), ("dcn", 0.2)):
+        for seed in range(6):
+            values = [0.9 + seed / 7, 0.5 + shift + seed**2 / 70, 0.7]
+            append(ledger, pipeline, seed, {"val_loss": values})
+    plain = {"epoch": 1, "delta": 0.25, "confidence": 0.75, "num_looks": 2}
+    asked = compare(ledger, "deepfm", "dcn", metric="loss", directions={"loss": "min"}, **plain)
+    assert asked.a.epochs == (1,) * 6
+    kinds = {"epoch": np.int64, "delta": np.float32, "confidence": np.float64, "num_looks": np.int8}
+    options = {name: kinds[name](value) for name, value in plain.items()}
+    options["directions"] = types.MappingProxyType({np.str_("loss"): "min"})
+    found = compare(ledger, np.str_("deepfm"), "dcn", metric="loss", **options)
+    assert json.dumps(found.to_dict()) == json.dumps(asked.to_dict())
+    assert str(found) == str(asked)
+
+
+@pytest.mark.parametrize("step", [9, -9])
+def test_pairs_at_any_number_of_looks_are_those_of_the_order_of_running(ledger, step):
+    """However the seeds are numbered."""
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(0.5, 0.1, 6), rng.normal(0.4, 0.1, 9)
+    for number in range(9):  # in turn, as a loop would train them
+        append(ledger, "dcn", 100 + step * number, {"val_loss": b[number]})
+        if number < 6:
+            append(ledger, "deepfm", number, {"val_loss": a[number]})
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss", num_looks=None)
+    assert comparison.method == "an always-valid t"
+    assert comparison.difference == always_valid_difference(a, b[:6], confidence=0.95)
+    look = Looked(a, b[:6], False)
+    expected = stats.t.cdf(-look.value / look.error, look.degrees)
+    assert comparison.probability_b_better() == pytest.approx(expected)
+    assert comparison.deciding.mean_b == pytest.approx(b.mean())
+    assert [note for note in comparison.notes if "without a partner" in note] == [
+        "dcn: 3 runs without a partner: in the means of the table, but not in the difference"
+    ]
+    # Other intervals are of all runs.
+    planned = compare(ledger, "deepfm", "dcn", metric="loss")
+    assert planned.difference.value == pytest.approx(b.mean() - a.mean())
+    assert planned.notes == ()
+
+
+def test_runs_without_a_partner_are_told(ledger):
+    fill(ledger, "deepfm", losses(0, 8), first_seed=1)
+    fill(ledger, "dcn", losses(1, 7), first_seed=1)
+    notes = compare(ledger, "deepfm", "dcn").notes
+    assert [note[:30] for note in notes] == ["deepfm: 1 run without a partne"]
+
+
+# Of binary fractions, the differences are exact; of decimals, they are not.
+@pytest.mark.parametrize("step", [1 / 8, 0.1])
+def test_a_difference_that_no_seed_moves_is_told(ledger, step):
+    for seed in range(6):
+        for pipeline, loss in (("deepfm", 4 * step), ("dcn", 3 * step)):
+            append(ledger, pipeline, seed, {"val_loss": loss + seed**2 * step})
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    text = str(comparison)
+    assert comparison.verdict.better == "B"
+    assert any("every seed gives the same difference" in note for note in comparison.notes)
+    assert "P(B is better): over 99.9 %" in text
+    if step == 1 / 8:
+        assert comparison.difference.p_value is None
+        assert "Decided, since all seeds show the same difference." in text
+        assert "p <" not in text
+        assert "smallest detectable effect" not in text
+
+
+@pytest.mark.parametrize("num_looks", ["advised", None])
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_unit_of_a_metric_changes_no_answer(ledger, shared, num_looks):
+    """Also where the squares of its values are 0."""
+    first = 0 if shared else None
+    for number, shift in enumerate((0.0, -1e-4)):
+        runs = losses(number, 8, shift=shift)
+        for name, unit in (("one", 1.0), ("small", 2.0**-560)):
+            scaled = [{key: value * unit for key, value in run.items()} for run in runs]
+            fill(ledger, f"{name} {number}", scaled, first)
+    one, small = (
+        compare(ledger, f"{name} 0", f"{name} 1", num_looks=num_looks) for name in ("one", "small")
+    )
+    assert str(one.verdict) == str(small.verdict)
+    assert one.more_seeds == small.more_seeds
+    assert one.seeds_needed == small.seeds_needed
+    assert one.difference.p_value == pytest.approx(small.difference.p_value)
+    for name in ("standard_error", "smallest_detectable_effect"):
+        assert getattr(small, name) * 2.0**560 == pytest.approx(getattr(one, name))
+    assert small.deciding.std_a * 2.0**560 == pytest.approx(one.deciding.std_a)
+
+
+def test_a_metric_of_one_pipeline_is_missed_in_the_other(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", [{"val_loss": 0.5 + seed / 1e3} for seed in range(6)])
+    for pair in (("deepfm", "dcn"), ("dcn", "deepfm")):
+        comparison = compare(ledger, *pair)
+        assert str(comparison.verdict).startswith("cannot tell: no finished run of dcn")
+    with pytest.raises(ValueError, match=r"`metric` must name metrics that `a` or `b` has"):
+        compare(ledger, "deepfm", "dcn", metric="gauc")
+
+
 WRONG = {
-    "b": ["dnn", "deepfm"],
-    "metric": ["calibrated_los"],
-    "epoch": ["first", True, -1],
+    "a": [["deepfm"], None],
+    "b": ["dnn", "deepfm", ("dcn",)],
+    "metric": ["calibrated_los", ["loss"], None],
+    "epoch": ["first", True, -1, np.array([1, 2])],
     "delta": [0.0, math.inf],
-    "directions": [{"auc": "up"}],
+    "directions": [{"auc": "up"}, {"nope": "max"}, ["auc"], "max", []],
     "confidence": [95],
-    "num_looks": [0, 51],
+    "num_looks": [0, 51, True, 2.0, "any", np.array([1, 2])],
 }
 
 
@@ -463,5 +563,5 @@ def test_refuses_wrong_arguments(ledger, name):
     fill(ledger, "deepfm", losses(0, 4))
     fill(ledger, "dcn", losses(1, 4))
     for value in WRONG[name]:
-        with pytest.raises(ValueError, match=f"`{name}`"):
+        with pytest.raises(ValueError, match=f"^Arguments? (`a` and )?`{name}`"):
             compare(**{"ledger": ledger, "a": "deepfm", "b": "dcn", name: value})

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from calibration_records import Ledger, compare
+from calibration_records.comparison.comparison_display import ComparisonDisplay
 
 
 def comparison_of(folder, shift, num_runs=6):
@@ -33,6 +34,30 @@ def test_it_draws_runs_means_and_the_interval(tmp_path, shift, num_lines):
     names = [label.get_text() for label in ax.get_xticklabels()]
     assert names == ["A: deepfm\n6 runs", "B: dcn\n6 runs", "B − A\n95 % interval"]
     plt.close(ax.figure)
+
+
+def test_dollars_in_a_name_are_no_formula(tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    # Texts stay texts in the file.
+    monkeypatch.setitem(plt.rcParams, "svg.fonttype", "none")
+    runs = {"a$\\x{$": [0.5, 0.6], "$5 and $": [0.4, 0.5]}
+    display = ComparisonDisplay(runs, ([], []), None, "loss in $x$").plot()
+    display.figure_.savefig(tmp_path / "figure.svg")
+    plt.close(display.figure_)
+    text = (tmp_path / "figure.svg").read_text("utf-8")
+    for name in (*runs, "loss in $x$"):
+        assert f"{name}<" in text
+
+
+def test_several_axes_are_refused(tmp_path):
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2)
+    for ax in (axes, [axes[0]], figure):
+        with pytest.raises(ValueError, match="`ax`"):
+            comparison_of(tmp_path, 0, num_runs=1).plot(ax)
+    plt.close(figure)
 
 
 def test_too_few_runs_are_drawn_without_an_interval(tmp_path):

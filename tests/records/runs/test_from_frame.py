@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from keras_calibration.seeds import Ledger, compare
@@ -35,7 +36,7 @@ def found_runs(ledger):
     }
 
 
-@pytest.mark.parametrize("make", [lambda frame: frame, pl.from_pandas])
+@pytest.mark.parametrize("make", [lambda frame: frame, pl.from_pandas, pa.Table.from_pandas])
 def test_epochs_of_a_run_are_gathered(tmp_path, make):
     ledger = Ledger.from_frame(make(FRAME), tmp_path / "runs", directions={"uplift": "max"})
     assert found_runs(ledger) == expected_runs(FRAME)
@@ -51,12 +52,18 @@ def test_seeds_are_taken_exactly(tmp_path):
     assert [run["seed"] for run in ledger.runs()] == [*seeds, 7]
 
 
+def arrow(frame, pipelines):
+    """With a column of codes, as Arrow has of texts: a missing one has no code."""
+    return pa.Table.from_pandas(frame).set_column(0, "pipeline", pipelines.dictionary_encode())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: f.drop(columns="seed"), "`frame`.*'pipeline', 'seed' and"),
         (lambda f: f[:0], "`frame`.*'pipeline', 'seed' and"),
-        (lambda f: f.rename(columns={"uplift": 3}), "`frame`.*'pipeline', 'seed' and"),
+        (lambda f: f.rename(columns={"uplift": "val_loss"}), "`frame`.*'pipeline', 'seed' and"),
+        (lambda f: pl.from_pandas(f).lazy(), "in memory"),
         (lambda f: {"pipeline": ["dcn"]}, "`frame` must"),
         (lambda f: f.assign(uplift="low"), "column 'uplift'"),
         (lambda f: f.assign(uplift=[1, 2, 3, -np.inf]), "column 'uplift'"),
@@ -65,7 +72,11 @@ def test_seeds_are_taken_exactly(tmp_path):
         (lambda f: f.assign(seed=2.0**53), "column 'seed'"),
         (lambda f: f.assign(epoch=0.5), "column 'epoch'"),
         (lambda f: f.drop(columns="epoch"), "`frame`.*seed=1, epoch=0"),
-        (lambda f: f.assign(pipeline=["dcn", 3, "dcn", "dcn"]), "`pipeline`"),
+        (lambda f: f.assign(epoch=[1, 0, -1, 0]), "`frame`.*column 'epoch'"),
+        (lambda f: f.assign(pipeline=["dcn", 3, "dcn", "dcn"]), "`frame`.*column 'pipeline'"),
+        (lambda f: f.assign(pipeline=["dcn", "", "dcn", "dcn"]), "`frame`.*column 'pipeline'"),
+        (lambda f: f.assign(pipeline=["dcn", np.nan, "dcn", "dcn"]), "`frame`.*column 'pipeline'"),
+        (lambda f: arrow(f, pa.array(["b", "a", None, "b"])), "`frame`.*column 'pipeline'"),
     ],
 )
 def test_a_wrong_frame_is_refused_as_a_whole(tmp_path, change, message):

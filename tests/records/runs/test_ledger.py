@@ -4,11 +4,12 @@ import os
 import tempfile
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_calibration.seeds import Ledger
+from keras_calibration.seeds import Ledger, compare
 
 STARTED = {"pipeline": "deepfm", "seed": 7, "status": "started"}
 FINISHED = {
@@ -123,6 +124,16 @@ def test_names_the_file_that_is_no_record(tmp_path, text):
     (tmp_path / "foreign.json").write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=r"foreign\.json"):
         runs.runs()
+
+
+@pytest.mark.parametrize("path", [None, 5, ["runs"]])
+def test_a_path_that_is_none_is_refused(path):
+    frame = pd.DataFrame({"pipeline": "dcn", "seed": [1], "loss": 0.5})
+    for call in (Ledger, lambda path: Ledger.from_frame(frame, path)):
+        with pytest.raises(ValueError, match="A ledger must"):
+            call(path)
+    with pytest.raises(ValueError, match="A ledger must"):
+        compare(path, "dcn", "deepfm")
 
 
 def test_looks_at_no_other_files(tmp_path):
