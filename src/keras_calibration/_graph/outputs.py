@@ -25,8 +25,10 @@ def columns_by_path(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
         >>> columns_by_path(inputs, inputs)
         {'price': 3, 'user.age': 2, 'user.id': 1}
     """
-    columns = keras.tree.flatten_with_path(inputs_by_name(inputs, named))
-    return {".".join(map(str, path)): column for path, column in columns}
+    return {
+        ".".join(map(str, path)): column
+        for path, column in keras.tree.flatten_with_path(inputs_by_name(inputs, named))
+    }
 
 
 def with_tensor_names(paths: Collection[str], inputs: Inputs) -> set[str]:

@@ -120,8 +120,10 @@ class FieldILPS(FieldHead):
         # Rounding may carry the end of a segment above the start of the next: cap it by its ends.
         # Where a flat segment continues to infinity, ∞ · 0 is NaN: there, the curve is its ends.
         upper = ops.maximum(left_value, right_value)
-        flat = ops.logical_and(left_value == right_value, ops.logical_not(ops.isnan(share)))
-        capped = ops.logical_or(flat, ops.logical_and(share >= 0, share <= 1))
+        capped = ops.logical_or(
+            ops.logical_and(share >= 0, share <= 1),
+            ops.logical_and(left_value == right_value, ops.logical_not(ops.isnan(share))),
+        )
         return ops.where(
             ops.logical_and(capped, ops.logical_not(calibrated <= upper)), upper, calibrated
         )

@@ -96,7 +96,8 @@ def export_savedmodel(
             there, which is safe with concurrent exports; None if `path` is the version's folder.
         jit_compile: Whether to compile with XLA where possible.
         interval: Level of the intervals to return too, in (0, 1); None returns none.
-        calibrated_output: Key, index or name of the output to calibrate, if several have a head.
+        calibrated_output: Name (or key) of the output to calibrate, or its index in a list, if
+            several have a head.
 
     Returns:
         The path of the SavedModel.
