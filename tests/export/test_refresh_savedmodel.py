@@ -190,7 +190,7 @@ def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
     with pytest.raises(ValueError, match=r"`path`.*9'"):
         refresh(tmp_path, *arguments)
     assert {entry.name for entry in tmp_path.iterdir()} == {"named", "7", "9"}
-    for name in ("from_logits", "only_if_better", "dry_run"):
+    for name in ("only_if_better", "dry_run"):
         with pytest.raises(ValueError, match=f"`{name}`"):
             refresh(exported, *arguments, **{name: "no"})
 

@@ -150,11 +150,7 @@ def refresh_savedmodel(
         >>> second.path.name, second.is_written
         ('2', True)
     """
-    for name, flag in (
-        ("from_logits", from_logits),
-        ("only_if_better", only_if_better),
-        ("dry_run", dry_run),
-    ):
+    for name, flag in (("only_if_better", only_if_better), ("dry_run", dry_run)):
         instance(name, flag, (bool, np.bool_), "a bool")
     source = _find_version(Path(path))
     if not dry_run:
