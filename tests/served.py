@@ -87,7 +87,7 @@ def outputs_of(path, rows, signature="serving_default"):
     import tensorflow as tf
 
     function = tf.saved_model.load(str(path)).signatures[signature]
-    _, specs = function.structured_input_signature
+    specs = {spec.name: spec for spec in function.structured_input_signature[1].values()}
     inputs = {
         name: tf.reshape(
             tf.convert_to_tensor(column, specs[name].dtype), [-1, *specs[name].shape[1:]]

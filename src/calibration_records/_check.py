@@ -120,7 +120,9 @@ def one_of(name: str, value: Any, allowed: Collection[Any], *, also: str = "") -
         raise refused(name, f"one of {allowed}{also}", value, _suggest_names([value], allowed))
 
 
-def instance(name: str, value: Any, kind: type, expected: str, remedy: str = "") -> None:
+def instance(
+    name: str, value: Any, kind: type | tuple[type, ...], expected: str, remedy: str = ""
+) -> None:
     """Refuses all but instances of a class; `expected` names it for the user.
 
     Example:

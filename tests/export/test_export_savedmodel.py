@@ -155,12 +155,16 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
     [
         ("version", "last"),
         ("version", -1),
+        ("version", np.float64(2)),
         ("jit_compile", "always"),
         ("sample", {"x": np.zeros(3)}),
+        ("sample", (np.zeros(3), np.zeros(3))),
+        ("sample", tf.data.Dataset.from_tensors(({"x": [0.0], "z": [0.0]}, [1]))),
+        *(("interval", level) for level in (0, 1, 2.0, "0.9", True)),
     ],
 )
 def test_arguments_out_of_their_range(name, value, tmp_path):
-    with pytest.raises(ValueError, match="Received: "):
+    with pytest.raises(ValueError, match=f"`?{name}.*Received: "):
         kc.export_savedmodel(small_model(), tmp_path / "1", **{name: value})
     assert not list(tmp_path.iterdir())
 
@@ -224,7 +228,7 @@ def named_model(*names):
 @pytest.mark.slow
 def test_names_that_tensorflow_does_not_take_are_served_under_others(tmp_path):
     names = {"site id": "site_id", "größe": "gr__e", "_x": "input_x", "日本": "input__"}
-    names |= {"class": "class_", "self": "self_"}
+    names |= {"class": "class_", "self": "self_", "-price": "input-price", ">y": "input>y"}
     assert {name: signature_input(name) for name in names} == names
     model = named_model(*names)
     path = kc.export_savedmodel(model, tmp_path / "1")
@@ -234,7 +238,9 @@ def test_names_that_tensorflow_does_not_take_are_served_under_others(tmp_path):
     np.testing.assert_allclose(serve_here(path, by_signature)["probability"], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("names", [("logit", "x"), ("a b", "a_b")])
+@pytest.mark.parametrize(
+    "names", [("logit", "x"), ("a b", "a_b"), ("user.id", "user_id"), ("a>b", "a-b"), ("x", "X")]
+)
 def test_names_that_would_be_served_as_one_are_refused(names, tmp_path):
     with pytest.raises(ValueError, match="Rename"):
         kc.export_savedmodel(named_model(*names), tmp_path / "1")
@@ -291,6 +297,19 @@ def test_a_lambda_is_exported_if_tensorflow_traces_it(function, new_process, tmp
     x = np.linspace(-1, 1, 8, dtype="float32")[:, None]
     served = serve_here(path, {"x": x})["probability"]
     np.testing.assert_allclose(served, model.predict(x, verbose=0)[:, 0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_inputs_of_any_float_dtype_are_compared(new_process, tmp_path):
+    x = {name: keras.Input((1,), dtype=name, name=name) for name in ("bfloat16", "float16")}
+    wide = [keras.ops.cast(column, "float32") for column in x.values()]
+    base = keras.Model(x, keras.layers.Activation("sigmoid")(keras.layers.Add()(wide)))
+    path = kc.export_savedmodel(
+        kc.models.CalibratedModel(base, kc.layers.PlattScaling()), tmp_path, version=np.int64(3)
+    )
+    assert path.name == "3"
+    told = provenance_of(path)["verification"]["largest_differences"]
+    assert told["serving_default/logit"] == 0
 
 
 @pytest.mark.slow

@@ -186,7 +186,36 @@ def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
     dense.export(plain, verbose=False)
     with pytest.raises(ValueError, match=r"`path`.*damaged"):
         refresh(plain, *arguments)
-    assert {entry.name for entry in tmp_path.iterdir()} == {"named", "7"}
+    (tmp_path / "9").mkdir()
+    with pytest.raises(ValueError, match=r"`path`.*9'"):
+        refresh(tmp_path, *arguments)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"named", "7", "9"}
+    for name in ("only_if_better", "dry_run"):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            refresh(exported, *arguments, **{name: "no"})
+
+
+def test_a_version_is_found_by_a_link_and_a_name_with_zeros(tmp_path, monkeypatch):
+    first = platt_export(tmp_path / "007", LOGITS)
+    (tmp_path / "current").symlink_to(first)
+    again = {"labels": labels_of(LOGITS), "dry_run": True}
+    monkeypatch.chdir(first)
+    for path in (tmp_path, ".", tmp_path / "current"):
+        assert refresh(path, LOGITS, **again).samefile(first)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    assert refresh(first, LOGITS, **again) == first
+    with pytest.raises(ValueError, match="`path`"):
+        refresh(first, LOGITS, again["labels"])
+
+
+def test_the_next_of_a_read_only_version_can_be_written(tmp_path):
+    first = platt_export(tmp_path / "1", LOGITS)
+    modes = {path.relative_to(first): path.stat().st_mode for path in first.rglob("*")}
+    for path in (first, *first.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o222)
+    second = refresh(first, LOGITS, labels_of(LOGITS))
+    assert {path.relative_to(second): path.stat().st_mode for path in second.rglob("*")} == modes
+    assert second.stat().st_mode & 0o200
 
 
 @pytest.mark.slow
@@ -235,6 +264,8 @@ TAMPERED = {
     "one file more": lambda path, other: (path / "variables" / "more").touch(),
     "no provenance entry": lambda path, other: edit_provenance(path, files_sha256=None),
     "another version": mix,
+    "no quantiles": lambda path, other: edit_provenance(path, logits={"num_rows": 3}),
+    "no level": lambda path, other: edit_provenance(path, interval="0.9"),
 }
 
 

@@ -60,6 +60,20 @@ def test_what_is_there_is_never_overwritten(version, kind, is_file, tmp_path):
         assert kept.read_text() == "other"
 
 
+@pytest.mark.parametrize("version", [None, "next", 7])
+def test_a_place_where_nothing_can_be_written_is_refused(version, tmp_path, monkeypatch):
+    """Also for an administrator, whom the modes of a folder do not stop."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "m" / "1", tmp_path / "file" / "1"):
+        with pytest.raises(ValueError, match=r"`path`.*file'"):
+            Target(path, version).check()
+    Target(tmp_path / "m" / "1", version).check()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda p, mode: p != tmp_path and access(p, mode))
+    with pytest.raises(ValueError, match="`path`"):
+        Target(tmp_path / "m" / "1", version).check()
+
+
 @pytest.mark.parametrize("is_file", [False, True])
 def test_an_export_is_on_the_disk_before_it_has_its_name(is_file, tmp_path, monkeypatch):
     """Its files, its folders, and then its name in the folder around it."""

@@ -171,3 +171,15 @@ def test_a_value_that_would_fall_keeps_its_level():
     assert rises[1].max() < 0.5 * shared_slopes.min()
     predicted = sigmoid(np.asarray(head(logits, {"site": site}))[:, 0])
     assert abs(np.mean((predicted - labels)[site == 1])) < 0.01
+
+
+def test_flat_ends_continue_to_infinity():
+    # The curve of the first value is flat at both ends, that of the second rises.
+    head = FieldILPS({"site": 2})
+    head.build()
+    head._values.assign([-1.0, -1.0, 0.5, 0.5])
+    head._field_deviations.assign(np.r_[np.zeros(4), -3.0, -1.0, 1.0, 3.0, np.zeros(4)])
+    logits = np.float32([-np.inf, -3e38, np.nan, 3e38, np.inf])
+    flat, rising = (np.asarray(head(logits, {"site": np.full(5, i)}))[:, 0] for i in (0, 1))
+    np.testing.assert_array_equal(flat, [-1, -1, np.nan, 0.5, 0.5])
+    np.testing.assert_array_equal(rising, [-np.inf, rising[1], np.nan, rising[3], np.inf])

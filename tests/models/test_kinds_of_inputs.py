@@ -196,3 +196,37 @@ def test_a_refresh_takes_columns_of_every_kind(tmp_path):
         served.append(outputs_of(new, FORMS["mixed"][0])["probability"])
     np.testing.assert_allclose(served[0], model.predict(FRAME, verbose=0), rtol=1e-5)
     np.testing.assert_array_equal(served[1], served[0])
+
+
+def test_a_head_reads_fields_of_nested_inputs(tmp_path):
+    # The same model and rows with plain names, and in a dictionary of dictionaries.
+    site, score = keras.Input((), name="id"), keras.Input((1,), name="score")
+    output = keras.layers.Activation("sigmoid")(score)
+    draws = np.random.default_rng(0)
+    ids, scores = draws.integers(0, 3, 600), draws.normal(size=(600, 1)).astype("float32")
+    y = draws.random(600) < 1 / (1 + np.exp(ids - 1 - scores[:, 0]))
+    plain = kc.calibrate(
+        keras.Model({"id": site, "score": score}, output),
+        {"id": ids, "score": scores},
+        y,
+        fields=["id"],
+        methods="field_bias",
+        verbose=0,
+    )
+    base = keras.Model({"user": {"id": site}, "score": score}, output)
+    x = {"user": {"id": ids}, "score": scores}
+    nested = kc.calibrate(base, x, y, fields=["user.id"], methods="field_bias", verbose=0)
+    expected = plain.predict({"id": ids, "score": scores}, verbose=0)
+    np.testing.assert_array_equal(nested.predict(x, verbose=0), expected)
+    nested.save(tmp_path / "nested.keras")
+    loaded = keras.saving.load_model(tmp_path / "nested.keras")
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), expected)
+    assert list(nested.field_ids({**x, "user": {"id": ids[:3]}}, "user.id")) == list(ids[:3])
+    with pytest.raises(ValueError, match=r"'id' must hold ids"):
+        nested.predict({**x, "user": {"id": ids + 0.5}}, verbose=0)
+    path = kc.export_savedmodel(nested, tmp_path / "m" / "1", x)
+    logged = {"predictions": kc.base_logits(nested, x), "from_logits": True, "labels": y}
+    refreshed = kc.refresh_savedmodel(path, **logged, features={"user.id": ids}, verbose=0)
+    served = tf.saved_model.load(str(refreshed)).signatures["serving_default"]
+    received = served(id=tf.constant(ids, "float32"), score=tf.constant(scores))["probability"]
+    np.testing.assert_allclose(received, expected, atol=1e-6)

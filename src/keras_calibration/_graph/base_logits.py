@@ -12,6 +12,7 @@ from keras import ops
 from calibration_records._check import instance, one_of
 from keras_calibration._graph.logit_source import LogitSource, logit_source
 from keras_calibration._graph.outputs import (
+    columns_by_path,
     num_logits,
     output_position,
     output_tensor,
@@ -19,7 +20,7 @@ from keras_calibration._graph.outputs import (
     symbolic_output,
 )
 from keras_calibration._keras import flatten_layers, source_of
-from keras_calibration._rows.inputs import free_name, inputs_by_name
+from keras_calibration._rows.inputs import free_name
 from keras_calibration._typing import Inputs, Shape, Tensor
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, calibration_dtype
@@ -203,7 +204,7 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
         inputs: Symbolic inputs, in the structure that the base model takes.
     """
     # The head reads its features from the model's inputs, as in `CalibratedModel`.
-    features = inputs_by_name(inputs, inputs)
+    features = columns_by_path(inputs, inputs)
     if head.feature_names is not None:
         features = {name: features[name] for name in head.feature_names}
     structure = symbolic_output(base.base_model)

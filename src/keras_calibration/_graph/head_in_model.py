@@ -143,7 +143,8 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
 
     Args:
         model: A Functional or Sequential model, for example a `CalibratedModel`.
-        calibrated_output: Key, index or name of the output; None if one output has a head.
+        calibrated_output: Name (or key) of the output, or its index in a list; None if one output
+            has a head.
 
     Raises:
         ValueError: If there is no such head, more than one, or it is called more than once.

@@ -1,19 +1,40 @@
-"""The inputs and outputs of a model as symbolic tensors, and the names of the outputs."""
+"""The inputs and outputs of a model as symbolic tensors, and their names."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import keras
 
 from keras_calibration._keras import sequential_output, source_of
-from keras_calibration._typing import Inputs
+from keras_calibration._rows.inputs import inputs_by_name
+from keras_calibration._typing import Inputs, Tensor
 
 
 def symbolic_input(model: keras.Model) -> Inputs:
     """The symbolic input of a Functional (a tensor or a structure) or Sequential model, or None."""
     return model.inputs[0] if _is_built_sequential(model) else _read_symbolic(model, "input")
+
+
+def columns_by_path(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
+    """The single columns of inputs by their paths, such as `user.id`: what a head can read.
+
+    Example:
+        >>> inputs = {"user": {"id": 1, "age": 2}, "price": 3}
+        >>> columns_by_path(inputs, inputs)
+        {'price': 3, 'user.age': 2, 'user.id': 1}
+    """
+    return {
+        ".".join(map(str, path)): column
+        for path, column in keras.tree.flatten_with_path(inputs_by_name(inputs, named))
+    }
+
+
+def with_tensor_names(paths: Collection[str], inputs: Inputs) -> set[str]:
+    """Paths of symbolic inputs, and the names of their tensors, by which a reader knows them."""
+    tensors = columns_by_path(inputs, inputs)
+    return {*paths, *(tensors[path].name for path in paths if path in tensors)}
 
 
 def symbolic_output(model: keras.Model) -> Inputs:

@@ -13,14 +13,16 @@ from keras_calibration._graph.base_logits import BaseLogits, check_base_model, t
 from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, find_heads
 from keras_calibration._graph.logit_model import LogitModel
 from keras_calibration._graph.outputs import (
+    columns_by_path,
     output_name,
     output_names,
     output_position,
     symbolic_input,
     symbolic_output,
+    with_tensor_names,
 )
 from keras_calibration._keras import throwaway_layers
-from keras_calibration._rows.inputs import free_name, inputs_by_name, layer_names, named_inputs
+from keras_calibration._rows.inputs import free_name, layer_names, named_inputs
 from keras_calibration._rows.reader import Reader, given_labels
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data, Inputs, Tensor
@@ -99,7 +101,8 @@ def calibrate(
             labels of the one to calibrate, `{"click": labels}`, also in the batches of a data set.
         sample_weight: Sample weights (n,), or the name of a column of `x`, if `x` holds arrays.
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
-            number of ids or lookup layer.
+            number of ids or lookup layer. The input `id` in a dictionary `user` of the inputs has
+            the name `"user.id"`.
         numeric: Numeric inputs, not in `fields`, that `"additive"`, `"trees"` and `"neural"` may
             also use. Columns that float32 does not hold raise an error.
         methods: Which candidates to compare.
@@ -236,15 +239,15 @@ def _build_reader(
     part = LogitModel(symbolic, base(symbolic))
 
     def compute(inputs: Inputs, verbose: int | str) -> tuple[np.ndarray, dict[str, Tensor]]:
-        columns = keras.tree.flatten_with_path(inputs_by_name(inputs, symbolic))
-        features = {".".join(map(str, path)): column for path, column in columns}
-        return part.values(inputs, verbose), features
+        return part.values(inputs, verbose), columns_by_path(inputs, symbolic)
 
     return Reader(
         structure=symbolic,
         compute=compute,
-        ids=id_names(asked.fields) | (present.reads() if present else Reads()).ids,
-        numeric=asked.numeric,
+        ids=with_tensor_names(
+            id_names(asked.fields) | (present.reads() if present else Reads()).ids, symbolic
+        ),
+        numeric=with_tensor_names(asked.numeric, symbolic),
         label_names=list(dict.fromkeys(label_names)),
     )
 

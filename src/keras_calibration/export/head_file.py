@@ -50,6 +50,5 @@ class SavedHead(NamedTuple):
 
     @classmethod
     def _find_in(cls, model: keras.Model) -> SavedHead:
-        # Besides its inputs, the model has one layer, the head.
-        layers = (part for part in model.layers if not isinstance(part, keras.layers.InputLayer))
-        return cls(model, next(layers))
+        # Besides its inputs, the model has one layer.
+        return cls(model, next(part for part in model.layers if isinstance(part, Head)))

@@ -41,7 +41,7 @@ def sample_rows(sample: Inputs, match: HeadInModel, specs: _Specs) -> dict[str, 
     if len(flat) != len(specs) or len(set(num_rows)) != 1 or not num_rows[0]:
         raise ValueError(
             "Argument `sample` must have as many rows, at least one, in each of the inputs "
-            f"{sorted(specs)}. Received: {num_rows} rows."
+            f"{sorted(specs)}. Received: {type(sample).__name__} of {num_rows} rows."
         )
     return first_rows(dict(zip(specs, flat, strict=True)), specs)
 

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import confidence_level
 from calibration_records._warn import warn
 from keras_calibration._graph.base_logits import with_all_outputs
 from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, HeadInModel, depends_on, find_head
@@ -169,7 +170,8 @@ class Spec:
     def rows(self) -> _Columns:
         """The rows for the comparison, at most 64, by the model's inputs."""
         if self.sample is not None:
-            return sample_rows(self.sample, self.match, self.inputs)
+            with self._run_on_cpu():
+                return sample_rows(self.sample, self.match, self.inputs)
         return random_rows(self.inputs, self.layers)
 
     @cached_property
@@ -185,7 +187,8 @@ class Spec:
             ValueError: If the model fails on the rows, or has no such interval.
         """
         if self.interval is not None:
-            # Raises if the head has none, or the level is out of its range.
+            confidence_level("interval", self.interval)
+            # Raises if the head has none.
             first = {name: values[:1] for name, values in self.head_rows.items()}
             self.head.interval(first.pop(LOGIT_OUTPUT), first, level=self.interval)
         with self._run_on_cpu():
@@ -317,8 +320,8 @@ def signature_input(feature: str) -> str:
     """The name of a feature in a signature: the same name, if TensorFlow allows it.
 
     A Python keyword gets a trailing `_`. Characters that TensorFlow does not allow in the name of
-    an input (a space, a letter beyond ASCII) become `_`. A name that would start with `_` gets the
-    prefix `input`.
+    an input (a space, a letter beyond ASCII) become `_`. A name that would not start with a letter
+    or digit gets the prefix `input`.
 
     Args:
         feature: Name of an input of the model.
@@ -331,18 +334,18 @@ def signature_input(feature: str) -> str:
         ('site_id', 'class_', 'site_id')
     """
     name = re.sub(r"[^A-Za-z0-9_.>-]", "_", feature)
-    name = "input" + name if name.startswith("_") else name
+    name = name if name[:1].isalnum() else "input" + name
     return name + "_" * (keyword.iskeyword(name) or name == "self")
 
 
 def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.TensorSpec]:
     """`tf.TensorSpec`s of symbolic inputs, with any number of rows and their signature names."""
     names = list(map(signature_input, inputs))
-    # TensorFlow converts the names of a signature's arguments to lower case.
-    if len({name.lower() for name in names}) < len(names):
+    # TensorFlow does this with the names of a signature's arguments, before it compares them.
+    if len({re.sub("[^a-z0-9]", "_", name.lower()) for name in names}) < len(names):
         raise ValueError(
-            "The inputs of the model must have different names in a signature, where spaces and "
-            "non-ASCII characters become `_`, and capital letters become small. Received: "
+            "The inputs of the model must have different names in a signature, where all but "
+            "letters and digits counts as `_`, and capital letters as small. Received: "
             f"{list(inputs)}, which become {names}. Rename one of them."
         )
     return {name: _build_tensor_spec(name, tensor) for name, tensor in inputs.items()}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from calibration_records._check import integer, refused
 from calibration_records._files import sync
 
 # Not a number, so that TensorFlow Serving does not take it for a version.
@@ -30,16 +31,21 @@ class Target:
 
     def check(self) -> None:
         """Raises, before anything is computed, if the place is taken or the version invalid."""
-        version = self.version
-        is_number = isinstance(version, int) and not isinstance(version, bool) and version >= 0
-        if not (version is None or version == NEXT or is_number):
-            raise ValueError(
-                f'Argument `version` must be "{NEXT}", an integer of at least 0, or None if `path` '
-                f"is the folder of the version. Received: version={version!r}."
+        if self.version not in (None, NEXT):
+            integer(
+                "version", self.version, 0, f'Or pass "{NEXT}", or None: `path` is the version.'
             )
-        target = self.path if version is None else self.path / str(version)
-        if version != NEXT and os.path.lexists(target):
+        target = self.path if self.version is None else self.path / str(self.version)
+        if self.version != NEXT and os.path.lexists(target):
             raise self._build_path_error(target)
+        folder = next(parent for parent in target.parents if os.path.lexists(parent))
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise refused(
+                "path",
+                "in a folder in which this process may write",
+                str(self.path),
+                f"Look at {str(folder)!r}.",
+            )
 
     @contextlib.contextmanager
     def temporary_path(self) -> Iterator[Path]:
@@ -61,8 +67,9 @@ class Target:
         for path in (source, *source.rglob("*")):
             sync(path)
         while True:
-            is_next = self.version == NEXT
-            name = 1 + max(versions_in(self.path), default=0) if is_next else self.version
+            name = (
+                1 + max(versions_in(self.path), default=0) if self.version == NEXT else self.version
+            )
             target = self.path if self.version is None else self.path / str(name)
             try:
                 # Creating the file fails if it exists, so that only one process gets the place; the
@@ -91,17 +98,20 @@ class Target:
         )
 
 
-def versions_in(folder: Path) -> list[int]:
-    """Version numbers in a model's folder, increasing; empty if the folder does not exist.
+def versions_in(folder: Path) -> dict[int, Path]:
+    """Version number → folder in a model's folder; empty if the latter does not exist.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for name in ("1", "10", "9", ".export-a", "notes.txt"):
+        ...     for name in ("1", "10", "009", ".export-a", "notes.txt"):
         ...         (Path(folder) / name).mkdir()
-        ...     versions_in(Path(folder))
-        [1, 9, 10]
+        ...     {n: path.name for n, path in sorted(versions_in(Path(folder)).items())}
+        {1: '1', 9: '009', 10: '10'}
     """
     if not folder.is_dir():
-        return []
-    names = (entry.name for entry in folder.iterdir())
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+        return {}
+    return {
+        int(entry.name): entry
+        for entry in folder.iterdir()
+        if entry.name.isascii() and entry.name.isdecimal()
+    }

@@ -111,10 +111,12 @@ def _answer_requests(path: str, requests: Requests) -> list[Outputs]:
     answers = []
     with tf.device("CPU:0"):
         for signature, inputs in requests:
-            tensors = {
-                name: tf.constant(_convert_to_plain(values)) for name, values in inputs.items()
-            }
-            outputs = loaded.signatures[signature](**tensors)
+            run = loaded.signatures[signature]
+            # A file holds bfloat16 as float32.
+            dtypes = {spec.name: spec.dtype for spec in run.structured_input_signature[1].values()}
+            outputs = run(
+                **{name: tf.cast(_convert_to_plain(v), dtypes[name]) for name, v in inputs.items()}
+            )
             answers.append({name: values.numpy() for name, values in outputs.items()})
     return answers
 
@@ -182,8 +184,15 @@ def _run_in_new_process(path: str, requests_file: str, answers_file: str) -> Non
 
 def _answer_file(path: str, requests_file: str, answers_file: str) -> None:
     requests = _read(requests_file)
-    signatures = (signature for signature, _ in requests)
-    _write(list(zip(signatures, _answer_requests(path, requests), strict=True)), answers_file)
+    _write(
+        [
+            (signature, outputs)
+            for (signature, _), outputs in zip(
+                requests, _answer_requests(path, requests), strict=True
+            )
+        ],
+        answers_file,
+    )
 
 
 if __name__ == "__main__":

@@ -118,9 +118,15 @@ class FieldILPS(FieldHead):
         share = (curve - left) / (right - left)
         calibrated = left_value + share * (right_value - left_value)
         # Rounding may carry the end of a segment above the start of the next: cap it by its ends.
+        # Where a flat segment continues to infinity, ∞ · 0 is NaN: there, the curve is its ends.
         upper = ops.maximum(left_value, right_value)
-        inside = ops.logical_and(share >= 0, share <= 1)
-        return ops.where(ops.logical_and(inside, calibrated > upper), upper, calibrated)
+        capped = ops.logical_or(
+            ops.logical_and(share >= 0, share <= 1),
+            ops.logical_and(left_value == right_value, ops.logical_not(ops.isnan(share))),
+        )
+        return ops.where(
+            ops.logical_and(capped, ops.logical_not(calibrated <= upper)), upper, calibrated
+        )
 
     def finalize(self) -> None:
         """Makes every curve non-decreasing, after training in a model."""

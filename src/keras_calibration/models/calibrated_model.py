@@ -20,11 +20,10 @@ from keras_calibration._graph.base_logits import (
     with_all_outputs,
 )
 from keras_calibration._graph.head_in_model import find_head
-from keras_calibration._graph.outputs import symbolic_input
+from keras_calibration._graph.outputs import columns_by_path, symbolic_input, with_tensor_names
 from keras_calibration._rows.inputs import (
     expected_inputs,
     free_name,
-    inputs_by_name,
     layer_names,
     named_inputs,
 )
@@ -43,7 +42,8 @@ class CalibratedModel(FieldMetricsModel):
 
     A Functional model on the inputs of the base model. Its output is the calibrated probability
     (batch, 1). The base model is frozen and runs in inference mode; only the head is trained. The
-    head reads its features, by name, from the inputs of the base model.
+    head reads its features, by name, from the inputs of the base model: the input `id` in a
+    dictionary `user` has the name `"user.id"`.
 
     For K classes, the base model returns K logits or their softmax, the head serves K logits, and
     the output is the softmax (batch, K). Labels are then class numbers (n,) or (n, 1), or
@@ -142,7 +142,7 @@ class CalibratedModel(FieldMetricsModel):
         )
         check_base_model(base_model, calibrated_output)
         inputs = named_inputs(symbolic_input(base_model))
-        features = inputs_by_name(inputs, inputs)
+        features = columns_by_path(inputs, inputs)
         names = features if head.feature_names is None else head.feature_names
         known(
             "Argument `base_model` must have an input for each feature of the head",
@@ -231,7 +231,7 @@ class CalibratedModel(FieldMetricsModel):
 
         The head's "other" value has the id -1, as for all metrics.
         """
-        features = inputs_by_name(x, self.input)
+        features = columns_by_path(x, self.input)
         vocabulary = self.head.reads().fields.get(field)
         if vocabulary is not None and field in features:
             (num_values,) = vocabulary_sizes({field: vocabulary}).values()
@@ -272,4 +272,4 @@ class CalibratedModel(FieldMetricsModel):
     @property
     def _ids(self) -> set[str]:
         """Names of the inputs that hold ids of the head's fields."""
-        return self.head.reads().ids
+        return with_tensor_names(self.head.reads().ids, self.input)

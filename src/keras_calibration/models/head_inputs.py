@@ -23,7 +23,8 @@ def base_logits(
         model: A Functional or Sequential model with a head, for example a `CalibratedModel`.
         x: Inputs: arrays, a data frame, or a data set of batches. Columns that are not inputs of
             the model are ignored.
-        calibrated_output: Key, index or name of the output with the head, if several have one.
+        calibrated_output: Name (or key) of the output with the head, or its index in a list, if
+            several have one.
         verbose: 1 or `"auto"` shows the progress over arrays; 0 shows nothing.
 
     Returns:
@@ -58,7 +59,8 @@ def interval(
         model: A Functional or Sequential model with a head, for example a `CalibratedModel`.
         x: Inputs: arrays, or a data frame.
         level: Posterior probability of the interval, in (0, 1).
-        calibrated_output: Key, index or name of the output with the head, if several have one.
+        calibrated_output: Name (or key) of the output with the head, or its index in a list, if
+            several have one.
 
     Returns:
         Lower and upper probabilities (n, 1), float64.

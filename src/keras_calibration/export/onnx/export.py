@@ -55,7 +55,8 @@ def export_onnx(
         path: The file to write, for example `ctr.onnx`; it must not exist.
         sample: Input rows for the comparison, in the form of the model's inputs; by default random
             rows.
-        calibrated_output: Key, index or name of the output to calibrate, if several have a head.
+        calibrated_output: Name (or key) of the output to calibrate, or its index in a list, if
+            several have a head.
         interval: Level of the intervals to return too, in (0, 1); None returns none.
 
     Returns:
@@ -136,8 +137,8 @@ def _check(spec: Spec) -> None:
                 f"the layer {layer.name!r}, which {why}. Nothing was written. Use such a lookup, "
                 "or serve the model as a SavedModel."
             )
-    named = {part.name for part in spec.inputs.values()} & {*OWN_OUTPUTS, *spec.other_outputs}
-    if named:
+    names = {part.name for part in spec.inputs.values()}
+    if named := names.intersection((*OWN_OUTPUTS, *spec.other_outputs)):
         raise ValueError(
             "Inputs and outputs must have different names in an ONNX file. Received: a model with "
             f"inputs and outputs named {sorted(named)}. Nothing was written. Rename these inputs, "

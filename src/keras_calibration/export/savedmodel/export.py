@@ -41,8 +41,8 @@ def export_savedmodel(
     """Writes a calibrated model as a TensorFlow SavedModel, for TF Serving or `tf.saved_model`.
 
     The SavedModel runs without Keras and without this package. It has three signatures, for any
-    number of rows. Their outputs are float32 (batch, 1), or (batch, K) for K classes, with softmax
-    in place of σ:
+    number of rows. Their outputs are (batch, 1), or (batch, K) for K classes, with softmax in place
+    of σ; in the dtype of the head, float32 unless Keras' policy is another:
 
     - `serving_default` takes the model's inputs, by name (`signature_input`) and in their dtypes.
       It returns `probability`, the calibrated probability σ(η(l) + g(x));
@@ -96,7 +96,8 @@ def export_savedmodel(
             there, which is safe with concurrent exports; None if `path` is the version's folder.
         jit_compile: Whether to compile with XLA where possible.
         interval: Level of the intervals to return too, in (0, 1); None returns none.
-        calibrated_output: Key, index or name of the output to calibrate, if several have a head.
+        calibrated_output: Name (or key) of the output to calibrate, or its index in a list, if
+            several have a head.
 
     Returns:
         The path of the SavedModel.

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import instance
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import is_of_classes
@@ -37,6 +40,7 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fit_text import NO_COMPARISON, how_good, report_text
 from keras_calibration.layers.fits import assign_all, rows_to_fit, settings_for, wanted_by
+from keras_calibration.layers.posterior import interval_width
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
 
@@ -146,9 +150,20 @@ def refresh_savedmodel(
         >>> second.path.name, second.is_written
         ('2', True)
     """
+    for name, flag in (("only_if_better", only_if_better), ("dry_run", dry_run)):
+        instance(name, flag, (bool, np.bool_), "a bool")
     source = _find_version(Path(path))
+    if not dry_run:
+        Target(source.parent, NEXT).check()
     before = _read_provenance(source)
     saved = SavedHead.read(source / EXTRA / HEAD_FILE)
+    if keras.backend.backend() != "tensorflow" and "string" in {
+        tensor.dtype for tensor in saved.model.inputs
+    }:
+        raise ValueError(
+            "The Keras backend must be TensorFlow to refresh a head that reads strings. Received: "
+            f"{keras.backend.backend()!r}. Set KERAS_BACKEND=tensorflow."
+        )
     if is_of_classes(predictions) and not from_logits:
         raise ValueError(
             "Argument `from_logits` must be True for classes, because probabilities leave open a "
@@ -248,14 +263,14 @@ class Refresh:
     def report(self) -> str:
         """What was written and why, or why nothing was; then the figures of the fit."""
         version = self.path.name
-        fit = f"is not compared on new rows: {NO_COMPARISON}"
-        if not np.isnan(self.summary.change):
-            fit = f"predicts new rows {how_good(self.summary)}"
+        fit = (
+            f"is not compared on new rows: {NO_COMPARISON}"
+            if np.isnan(self.summary.change)
+            else f"predicts new rows {how_good(self.summary)}"
+        )
         # A fit that is used and not written was only tried.
-        why = f"because dry_run=True; the fit {fit}"
-        if not self.summary.is_used:
-            why = f"because the fit {fit}"
-        verdict = f"Nothing is written, {why}. Version {version} stays as it was."
+        why = "dry_run=True; the fit" if self.summary.is_used else "the fit"
+        verdict = f"Nothing is written, because {why} {fit}. Version {version} stays as it was."
         if self.is_written:
             # Newer rows may be more like those to come, so that a worse fit is written too.
             but = ", although" if self.summary.change > 0 else ";"
@@ -274,7 +289,10 @@ class _Refreshed(SavedModelFormat):
 
     def write(self, path: Path) -> None:
         """Copies the SavedModel and replaces the weights and the saved head."""
-        shutil.copytree(self.source, path)
+        # Only the contents: a version may be read-only, and the next one is written here.
+        shutil.copytree(self.source, path, copy_function=shutil.copyfile)
+        for folder, _, _ in os.walk(path):
+            os.chmod(folder, os.stat(folder).st_mode | stat.S_IWUSR)
         # The graph stays; the checkpoint gets the weights of the head and the tables of its curves,
         # in the order in which the export listed them.
         weights = served_weights(self.saved.head, self.provenance["interval"])
@@ -314,12 +332,16 @@ def _find_version(path: Path) -> Path:
     """The folder of the SavedModel: `path`, or the highest version in it."""
     versions = versions_in(path)
     is_version = (path / "saved_model.pb").is_file() or not versions
-    source = path if is_version else path / str(versions[-1])
-    is_number = source.name.isascii() and source.name.isdecimal()
-    if not ((source / "saved_model.pb").is_file() and is_number):
+    source = path if is_version else versions[max(versions)]
+    # `.`, and a link such as `current`, stand for the folder that they lead to.
+    source = source if source.name.isdecimal() else source.resolve()
+    if (
+        source not in versions_in(source.parent).values()
+        or not (source / "saved_model.pb").is_file()
+    ):
         raise ValueError(
             "Argument `path` must be the folder of a SavedModel, named by its version number, or "
-            f"the folder of its versions. Received: path={str(path)!r}. Move a SavedModel with "
+            f"the folder of its versions. Received: path={str(source)!r}. Move a SavedModel with "
             "another name to a new folder, and name it 1."
         )
     return source
@@ -331,8 +353,9 @@ def _read_provenance(source: Path) -> dict[str, Any]:
         before = dict(json.loads((source / EXTRA / PROVENANCE_FILE).read_text(encoding="utf-8")))
         if before["files_sha256"] != files_sha256(source):
             raise ValueError("files have changed since the export: their hash differs")
-        # The entries that the refresh reads.
-        _ = before["logits"], before["interval"]
+        # The entries that the refresh reads; logits are like themselves.
+        _warn_of_other_logits(before["logits"], before["logits"])
+        _ = interval_width(before["interval"] or 0.5)
     except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
         raise ValueError(
             "Argument `path` must be a SavedModel as `export_savedmodel` wrote it. Received: "
