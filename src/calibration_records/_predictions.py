@@ -24,8 +24,7 @@ def probabilities_of(
         check_probabilities(predictions, argument)
         return predictions
     _refuse_nan(predictions, argument)
-    are_within = ((predictions >= 0) & (predictions <= 1)).all()
-    if are_within and len(np.unique(predictions)) > _HANDFUL:
+    if ((predictions >= 0) & (predictions <= 1)).all() and len(np.unique(predictions)) > _HANDFUL:
         warn(
             f"Argument `{argument}` looks like probabilities, although from_logits=True. Received: "
             f"values from {predictions.min():g} to {predictions.max():g}."

@@ -233,8 +233,9 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
             outputs[position] = keras.layers.Identity(
                 dtype=old.dtype if "float" in old.dtype else None, name=name
             )(outputs[position])
-    outputs = keras.tree.pack_sequence_as(structure, outputs)
-    return keras.Model(inputs, outputs, name=base.base_model.name)
+    return keras.Model(
+        inputs, keras.tree.pack_sequence_as(structure, outputs), name=base.base_model.name
+    )
 
 
 def probability_of(
@@ -244,15 +245,15 @@ def probability_of(
     activation = "softmax" if logit.shape[1] > 1 else "sigmoid"
     if is_column:
         return keras.layers.Activation(activation, dtype=head.dtype, name=name)(logit)
-    probability = keras.layers.Activation(activation, dtype=head.dtype)(logit)
-    return keras.layers.Reshape((), dtype=head.dtype, name=name)(probability)
+    return keras.layers.Reshape((), dtype=head.dtype, name=name)(
+        keras.layers.Activation(activation, dtype=head.dtype)(logit)
+    )
 
 
 @contextlib.contextmanager
 def trainable_flags_kept(model: keras.Model) -> Iterator[None]:
     """Restores the `trainable` flags of all layers and variables of a model at exit."""
-    is_model = isinstance(model, keras.Model)
-    parts = [*flatten_layers(model), *model.variables] if is_model else []
+    parts = [*flatten_layers(model), *model.variables] if isinstance(model, keras.Model) else []
     flags = [(part, part.trainable) for part in parts]
     try:
         yield

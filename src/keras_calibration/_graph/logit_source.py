@@ -165,8 +165,7 @@ def _is_probability(operation: keras.Operation, node: Any, num_columns: int) -> 
 
 
 def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:
-    is_operation = type(operation).__name__ == "Sigmoid"
-    return is_operation or _ends_in(operation, ops.sigmoid, num_columns)
+    return type(operation).__name__ == "Sigmoid" or _ends_in(operation, ops.sigmoid, num_columns)
 
 
 def _is_softmax(operation: keras.Operation, node: Any, num_columns: int) -> bool:

@@ -75,8 +75,7 @@ def output_names(model: keras.Model) -> list[str]:
     if isinstance(output, Mapping) or not _is_flat(output):
         return ["/".join(map(str, path)) for path in paths]
     names = [source_of(tensor)[0].name for tensor in tensors]
-    is_unique = len(set(names)) == len(names)
-    return names if is_unique else [f"output_{number}" for number in range(len(names))]
+    return names if len(set(names)) == len(names) else [f"output_{n}" for n in range(len(names))]
 
 
 def output_position(model: keras.Model, calibrated_output: str | int | None) -> int:

@@ -39,8 +39,7 @@ def temperature_summary(
     # Without `initial`, Keras refuses an empty batch.
     logits = logits - ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
     # Labels that do not sum to exactly 1 count by their sum, as in Keras' loss.
-    label_weights = weights * ops.sum(labels, axis=-1)
-    sums = temperature_sums(logits, label_weights, group, num_groups)
+    sums = temperature_sums(logits, weights * ops.sum(labels, axis=-1), group, num_groups)
     label_rows = ops.stack([weights, weights * ops.sum(labels * logits, axis=-1)], axis=1)
     group = ops.convert_to_tensor(group, "int32")
     return sums, ops.segment_sum(label_rows, group, num_segments=num_groups)
@@ -54,8 +53,7 @@ def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups:
     logits = ops.convert_to_tensor(logits)
     # Rows last: XLA then adds up the classes of many rows at once.
     bounded = ops.transpose(ops.where(logits < _LOWEST_LOGIT, _LOWEST_LOGIT, logits))
-    one_hot = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype)
-    weights_by_group = one_hot * weights[None, :]
+    weights_by_group = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype) * weights[None, :]
     betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, logits.dtype)
 
     def add_temperature(place: Tensor, sums: Tensor) -> Tensor:
@@ -116,13 +114,11 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
         # β² F'' is the difference of the derivatives by log β.
         proposed = place - ops.divide_no_nan(value * beta, (second - first) * _LOG_STEP)
         # At the root, or without a slope, the step is 0 and the place is an end of the bracket.
-        inside = ops.logical_and(proposed >= low, proposed <= high)
-        inside = ops.logical_and(inside, second > first)
+        inside = (proposed >= low) & (proposed <= high) & (second > first)
         place = ops.where(inside, proposed, 0.5 * (low + high))
     place = ops.where(below == 0, 0.0, ops.where(below == NUM_TEMPERATURES, 1.0, place))
     # Also False for NaN, which must not become a number.
-    solvable = ops.logical_and(weight > 0, sums[:, -1, 1] > sums[:, 0, 1])
-    solvable = ops.logical_and(solvable, ops.isfinite(label_logits))
+    solvable = (weight > 0) & (sums[:, -1, 1] > sums[:, 0, 1]) & ops.isfinite(label_logits)
     return ops.where(solvable, _compute_beta(segment, place), float("nan"))
 
 

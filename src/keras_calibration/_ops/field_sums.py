@@ -61,8 +61,9 @@ def field_sums(
         residual, rows, predicted, square = ops.unstack(sums, 4, axis=1)
         # On a GPU, where sums are in no fixed order, the difference may be below 0.
         noise = ops.maximum(predicted - square, 0.0)
-        columns = [residual, residual + predicted, rows, rows, noise, predicted, square]
-        return ops.stack(columns, axis=1)
+        return ops.stack(
+            [residual, residual + predicted, rows, rows, noise, predicted, square], axis=1
+        )
     # If p is right, the variance of the residual w (y - p) is w² p (1 - p): the noise of a sum.
     squares = ops.square(weights)
     columns = [residuals, weights * labels, weights, squares]
@@ -74,8 +75,7 @@ def field_sums(
 def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:
     """Ids as int32, with `num_values` ("other") in place of every id outside [0, num_values)."""
     ids = exact_ids(refuse_strings(id_tensor(ids)), num_values)
-    dtype = keras.backend.standardize_dtype(ids.dtype)
-    if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
+    if keras.backend.standardize_dtype(ids.dtype) in ("bool", "int8", "uint8", "int16", "uint16"):
         ids = ops.cast(ids, "int32")  # `num_values` may not fit the narrower dtype
     # Compared before the cast: numbers beyond int32 cannot be cast.
     is_known = ops.logical_and(ids >= 0, ids < num_values)

@@ -16,8 +16,7 @@ def bin_numbers(bins: LogitBins, logits: Tensor) -> Tensor:
     # The number of fine bins between 0 and the logit, up to ±16, plus that of coarse bins beyond.
     place = ops.clip(fine, -fine_ends, fine_ends) + coarse - ops.clip(coarse, -ends, ends)
     # A cast NaN can be any integer: it must not leave its group.
-    number = ops.cast(place, "int32") + bins.num_bins // 2
-    return ops.clip(number, 0, bins.num_bins - 1)
+    return ops.clip(ops.cast(place, "int32") + bins.num_bins // 2, 0, bins.num_bins - 1)
 
 
 def bin_offsets(bins: LogitBins, logits: Tensor) -> Tensor:

@@ -30,8 +30,7 @@ def places_on_knots(values: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
     num_knots = knots.shape[1]
     missing = ops.isnan(values)
     lowest = knots[:, :1]
-    highest = knots[:, -1:]
-    inside = ops.clip(ops.where(missing, lowest, values), lowest, highest)
+    inside = ops.clip(ops.where(missing, lowest, values), lowest, knots[:, -1:])
     # The place is the number of knots at or left of the value, without the first one. They are
     # counted, because LiteRT has no search.
     is_left = ops.cast(inside[:, :, None] >= knots[:, None, 1:], "int32")

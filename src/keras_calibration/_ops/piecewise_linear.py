@@ -86,8 +86,9 @@ def piecewise_linear(
     if extrapolation == "constant":
         # Keeps NaN, which a clip may turn into an end of the range.
         rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, knots[0], knots[-1]))
-    table = lines(knots, values)
-    return ops.reshape(with_gradient(_evaluate_lines)(rows, table), ops.shape(logits))
+    return ops.reshape(
+        with_gradient(_evaluate_lines)(rows, lines(knots, values)), ops.shape(logits)
+    )
 
 
 def lines(knots: Tensor, values: Tensor) -> Tensor:
@@ -116,8 +117,7 @@ def _evaluate_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
             columns = [by_curve, by_curve * (logits - knot)]
             sums = sums_by_cell(columns, line, num_lines, _choose_num_parts(line, num_lines))
             by_value, by_slope = ops.unstack(sums, 2, axis=1)
-        by_table = [ops.zeros_like(by_value), by_value, by_slope]
-        return by_curve * slope, ops.stack(by_table, axis=0)
+        return by_curve * slope, ops.stack([ops.zeros_like(by_value), by_value, by_slope])
 
     return curve, gradient
 
@@ -228,8 +228,10 @@ def _find_by_search(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     line, _ = _search(logits, table[0])
     lines_read = _read_rows(ops.transpose(ops.concatenate([table, bound[None]])), line)
     columns = ops.unstack(lines_read, 4, axis=1)
-    curve = curve_on(logits, columns, has_bounds=True)
-    return curve, lambda: (*_search(logits, table[0], again=True), columns[2])
+    return (
+        curve_on(logits, columns, has_bounds=True),
+        lambda: (*_search(logits, table[0], again=True), columns[2]),
+    )
 
 
 def with_following(table: Tensor) -> Tensor:

@@ -125,10 +125,10 @@ def boost(
         ]
         num_rounds = round(float(np.average(rounds, weights=trees.shares)))
         if not num_rounds:
+            # No tree is kept, but the report shows how far the best number of rounds was from
+            # helping.
+            rounds = [trees.lowest(all_parts)] * len(parts)
             break
-    if not num_rounds:
-        # No tree is kept, but the report shows how far the best number of rounds was from helping.
-        rounds = [trees.lowest(all_parts)] * len(parts)
     logits, bias = trees.logits(all_parts, rounds), 0.0
     if num_rounds and clusters is None:  # the next block has another total than past blocks
         logits, bias = trees.with_total(logits)
@@ -161,8 +161,7 @@ def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
     # the penalised log loss is diagonal. Clipping keeps a step out of saturated probabilities.
     for _ in range(_NUM_STEPS):
         means = special.expit(rows.logits + biases[cluster])
-        residuals = rows.row_weights * (rows.labels - means)
-        gradient = np.bincount(cluster, residuals) - biases
+        gradient = np.bincount(cluster, rows.row_weights * (rows.labels - means)) - biases
         step = gradient / (1 + np.bincount(cluster, rows.row_weights * means * (1 - means)))
         biases += np.clip(step, -1.0, 1.0)
     return biases[cluster]
@@ -245,9 +244,10 @@ class _Trees:
 
     def with_total(self, logits: np.ndarray) -> tuple[np.ndarray, float]:
         """Logits (n,), moved in place by the bias that gives them the observed total; the bias."""
-        pairs = zip(self.parts, self.models, strict=True)
         # A part without a model keeps its logits, so it has no say in the bias of the trees.
-        scored = np.concatenate([part for part, model in pairs if model is not None])
+        scored = np.concatenate(
+            [part for part, model in zip(self.parts, self.models, strict=True) if model is not None]
+        )
         bias = float(bias_of_total(logits[scored], self.rows.take(scored))[0])
         logits[scored] += bias
         return logits, bias
@@ -268,8 +268,9 @@ class _Trees:
         for part in parts:
             scored = self.parts[part]
             if rounds[part] and self.models[part] is not None:
-                options = {"raw_score": True, "num_iteration": rounds[part]}
-                logits[scored] += self.models[part].predict(self.columns[scored], **options)
+                logits[scored] += self.models[part].predict(
+                    self.columns[scored], raw_score=True, num_iteration=rounds[part]
+                )
         return logits
 
     def _correct_logits(self, logits: np.ndarray) -> np.ndarray:
@@ -323,9 +324,8 @@ def tables_of(
         if "split_index" not in node:
             leaves[tree, reached] = node["leaf_value"]
             return
-        place = node["split_index"]
-        column = node["split_feature"]
-        threshold = node["threshold"]
+        names = ("split_index", "split_feature", "threshold")
+        place, column, threshold = (node[name] for name in names)
         right = (codes >> place & 1).astype(bool)
         # The tables compare in float32, LightGBM in float64; the same rows have to go left.
         rounded, is_above = _round_down_to_float32(threshold), threshold > 0

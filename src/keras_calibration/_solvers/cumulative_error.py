@@ -77,15 +77,14 @@ def figures_in_folds(
     totals = totals[totals > 0]
     # Fisher's method: the p-values of the folds are independent, as no row is in two folds. The
     # bound keeps the logarithm finite.
-    p_value = np.maximum(by_fold.p_value, _SMALLEST_P_VALUE)
-    half = -np.bincount(of_segment, np.log(p_value))[:, None]
+    log_p_values = np.log(np.maximum(by_fold.p_value, _SMALLEST_P_VALUE))
+    half = -np.bincount(of_segment, log_p_values)[:, None]
     # The statistic is 2 h. Its χ² tail with 2 k degrees of freedom is `exp(-h) Σ_{j < k} hʲ / j!`.
     # Far out, only the logarithm is above 0.
     num_folds = np.bincount(of_segment)
     power = np.arange(num_folds.max())
     terms = special.xlogy(power, half) - special.gammaln(power + 1)
-    log_sums = special.logsumexp(terms, axis=1, b=power < num_folds[:, None])
-    log_p_value = log_sums - half[:, 0]
+    log_p_value = special.logsumexp(terms, axis=1, b=power < num_folds[:, None]) - half[:, 0]
     return replace(
         figures,
         error=np.bincount(of_segment, totals * by_fold.error) / np.bincount(of_segment, totals),
@@ -135,8 +134,7 @@ def segment_figures(
     order = order[_are_large_enough(ids[order], numbers, min_rows, min_positives)]
     if not len(order):
         return SegmentFigures(order, order, *np.zeros((6, 0)))
-    columns = (ids, labels, predictions, weights, counts)
-    ids, y, p, w, counts = (column[order] for column in columns)
+    ids, y, p, w, counts = (part[order] for part in (ids, labels, predictions, weights, counts))
     # Rows now lie segment by segment, in each by ascending prediction, so that `reduceat` sums
     # whole segments, and one cumulative sum serves all of them.
     changes = ids[1:] != ids[:-1]
@@ -166,8 +164,9 @@ def segment_figures(
         factor += dependence[1] * np.maximum(ratio - 1, 0)
     # Without variance, all predictions are 0 or 1: a single other label refutes them for certain.
     deviation = np.sqrt(factor * variance)
-    infinite = np.where(error > 0, np.inf, 0.0)
-    deviations = np.divide(error, deviation, out=infinite, where=deviation > 0)
+    deviations = np.divide(
+        error, deviation, out=np.where(error > 0, np.inf, 0.0), where=deviation > 0
+    )
     # The largest possible step towards the end of the range that comes later: a label of 1 moves C
     # up by 1 - p, a label of 0 moves it down by p.
     steps = share / counts * np.where(np.repeat(rises, lengths), 1 - p, p)
@@ -202,9 +201,10 @@ def correlation_in_groups(
     """
     variance = predictions * (1 - predictions)
     residuals = (labels - predictions) / np.sqrt(np.where(variance > 0, variance, np.inf))
-    columns = counts, counts * residuals, counts * residuals**2
     # The products of all pairs i ≠ j of a group add up to `(Σ r)² - Σ r²`, n (n - 1) of them.
-    number, sums, squares = (np.bincount(groups, column) for column in columns)
+    number, sums, squares = (
+        np.bincount(groups, counts * power) for power in (1, residuals, residuals**2)
+    )
     others = number - 1
     pairs = (sums**2 - squares)[others > 0] / others[others > 0]
     return float(np.clip(pairs.sum() / max(number[others > 0].sum(), 1), 0.0, 1.0))

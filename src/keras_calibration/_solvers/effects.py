@@ -218,8 +218,11 @@ class TableEffect(Effect):
                 else:
                     cross[:, i, other] = np.bincount(places, weighted * function, num_values)
         cross[-1] = 0.0
-        gradient = self.by_coefficient(residual, places, functions)
-        return gradient, cross[:, :, self.function_numbers], cross
+        return (
+            self.by_coefficient(residual, places, functions),
+            cross[:, :, self.function_numbers],
+            cross,
+        )
 
 
 class CurvesEffect(Effect):
@@ -277,8 +280,11 @@ class CurvesEffect(Effect):
     ) -> Sums:
         """Sums over all rows, which are one block."""
         cross = [self.by_coefficient(curvature * phi, places, functions) for phi in functions]
-        gradient = self.by_coefficient(residual, places, functions)
-        return gradient, self._compute_hessian(places, curvature)[None], np.stack(cross, axis=2)
+        return (
+            self.by_coefficient(residual, places, functions),
+            self._compute_hessian(places, curvature)[None],
+            np.stack(cross, axis=2),
+        )
 
     def scale_likelihoods(
         self, gradient: Array, precision: Array
@@ -315,7 +321,6 @@ class CurvesEffect(Effect):
         # sums into the Hessian `Σ_i h_i (B₁ᵀ φ_i) (φ_iᵀ B₂)`.
         for i, first in enumerate(columns):
             for j, second in enumerate(columns[i:], start=i):
-                by_knots = sums_by_knots(first, second, curvature)
-                block = first.basis.T @ by_knots @ second.basis
+                block = first.basis.T @ sums_by_knots(first, second, curvature) @ second.basis
                 hessian[places[i], places[j]], hessian[places[j], places[i]] = block, block.T
         return hessian

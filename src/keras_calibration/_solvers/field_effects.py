@@ -277,11 +277,9 @@ class FieldEffects:
         """Shrinks the bends of a common curve that rises too little; returns whether it did."""
         if self.slopes is None:
             return False
-        # `rise` is the slope of each segment; without bends, it would be the slope of the straight
-        # part.
-        rise = self.slopes @ self.beta
+        # The slope of each segment; without bends, it would be the slope of the straight part.
         straight_rise = self.slopes[0, 1] * self.beta[1]
-        too_little = bool(np.any(rise < SMALLEST_SHARE * straight_rise))
+        too_little = bool(np.any(self.slopes @ self.beta < SMALLEST_SHARE * straight_rise))
         if too_little:
             self.ridge = np.r_[self.ridge[:2], _TIGHTENING * self.ridge[2:]]
         return too_little
@@ -331,8 +329,9 @@ class FieldEffects:
             functions = block.functions
             np.matmul(change, functions, out=block.next)
             if number is not None:
-                places = block.places[number]
-                self.effects[number].add_to(block.next, places, functions, effect_change)
+                self.effects[number].add_to(
+                    block.next, block.places[number], functions, effect_change
+                )
             # Only kept Hessians need to know how far the curve has moved from where they were
             # summed.
             if self._kept:

@@ -189,9 +189,8 @@ def fit_field_offsets(
     tables = [effect for effect in fit.effects if isinstance(effect, TableEffect)]
     curves = [effect for effect in fit.effects if isinstance(effect, CurvesEffect)]
     s_f = np.array([table.deviations[0] for table in tables])
-    posterior = None
-    if start is None:
-        posterior = field_posterior(fit, factor > 0)
+    posterior = field_posterior(fit, factor > 0) if start is None else None
+    if posterior:
         # A value without rows has nothing but its prior: its variance is that of all offsets.
         posterior = replace(
             posterior, variances=index.by_id(posterior.variances, posterior.spreads**2)

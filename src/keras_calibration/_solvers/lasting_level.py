@@ -55,8 +55,11 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     curve = np.append(fit.curves[-1][:-1], path[-1, best])
     lasting = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(excess, 0.0)))
     deviations = np.append(fit.spreads.deviations[:-NUM_SPREADS], lasting)
-    lasting_spreads = fit.spreads._replace(deviations=deviations)
-    return replace(fit, curves=[*fit.curves[:-1], curve], spreads=lasting_spreads)
+    return replace(
+        fit,
+        curves=[*fit.curves[:-1], curve],
+        spreads=fit.spreads._replace(deviations=deviations),
+    )
 
 
 def _filter_level(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:

@@ -152,8 +152,7 @@ def mean_log_loss(histogram: LogitHistogram) -> float:
 def row_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Log loss of each row in nats, `softplus(l) - y l`."""
     # `np.logaddexp` takes three times as long.
-    softplus = np.maximum(logits, 0.0) + np.log1p(np.exp(-np.abs(logits)))
-    return softplus - labels * logits
+    return np.maximum(logits, 0.0) + np.log1p(np.exp(-np.abs(logits))) - labels * logits
 
 
 def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:

@@ -175,8 +175,12 @@ class LogitHistogram:
         read = {name: np.asarray(array) for name, array in arrays.items()}
         moments = np.zeros((2, NUM_BINS, 3))
         moments[:, read["bin_numbers"]] = read["moments"]
-        bins = Line(*read["bins"].tolist())
-        return cls(moments, float(read["num_rows"]), bins, unit=float(read["unit"]))
+        return cls(
+            moments=moments,
+            num_rows=float(read["num_rows"]),
+            bins=Line(*read["bins"].tolist()),
+            unit=float(read["unit"]),
+        )
 
     def atoms(self) -> Atoms:
         """The bins that have weight, in the order of their logits, as a fit sees them."""

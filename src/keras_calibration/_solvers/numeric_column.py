@@ -148,11 +148,10 @@ def sums_by_knots(first: NumericColumn, second: NumericColumn, weights: np.ndarr
 
     # The hat functions at a row are 1 - s and s for its knots in one column, 1 - t and t in the
     # other; their four products need the sums of 1, s, t and s t by pair of cells.
-    left = sums(weights)
     right = sums(weights * first.share)
     left_right = sums(weights * second.share)
     right_right = sums(weights * first.share * second.share)
-    products = left - right - left_right + right_right
+    products = sums(weights) - right - left_right + right_right
     products[1:] += (right - right_right)[:-1]
     products[:, 1:] += (left_right - right_right)[:, :-1]
     products[1:, 1:] += right_right[:-1, :-1]

@@ -55,7 +55,7 @@ def offset_histogram(
     means = mean(logits, weights, empty)
     spreads = np.sqrt(mean((logits - means[cell]) ** 2, weights, empty))
     order = np.argsort(means, kind="stable")
-    cells = (
+    columns = (
         means,
         spreads,
         np.bincount(cell, weights),
@@ -63,5 +63,6 @@ def offset_histogram(
         mean(logits, weights * labels, means),
         mean(offsets, weights, empty),
     )
-    atoms = Atoms(*(column[order] for column in cells))
-    return OffsetHistogram(plain.moments, plain.num_rows, bins, cells=atoms)
+    return OffsetHistogram(
+        plain.moments, plain.num_rows, bins, cells=Atoms(*(column[order] for column in columns))
+    )

@@ -63,9 +63,8 @@ def copies(rows: Rows) -> np.ndarray | None:
         is_mixed |= np.bincount(group, np.abs(share - mean[group])) > 1e-9
         is_unlike |= np.abs(mean - np.roll(mean, 1)) > 1e-9
     num_expected = np.count_nonzero(is_unlike & (counts > 1))
-    if num_expected < _LEAST_EXPECTED or is_mixed.sum() > _MOST_OF_EXPECTED * num_expected:
-        return None
-    return group
+    are_rarely_mixed = is_mixed.sum() <= _MOST_OF_EXPECTED * num_expected
+    return group if num_expected >= _LEAST_EXPECTED and are_rarely_mixed else None
 
 
 def clusters_of(rows: Rows) -> np.ndarray | None:

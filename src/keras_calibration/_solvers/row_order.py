@@ -151,8 +151,7 @@ def _rank_columns(rows: Rows, sign: int = 1) -> list[np.ndarray]:
     """All columns but the weights as numbers with the same order and the same ties."""
     columns = [sign * rows.logits, sign * rows.labels, *rows.features.values()]
     columns += [] if rows.times is None else [rows.times]
-    parts = [part for column in columns for part in np.reshape(column, (len(rows), -1)).T]
-    return [_rank(part) for part in parts]
+    return [_rank(part) for column in columns for part in np.reshape(column, (len(rows), -1)).T]
 
 
 def _rank(values: np.ndarray) -> np.ndarray:

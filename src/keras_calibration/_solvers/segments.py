@@ -41,8 +41,9 @@ def value_segments(
     values_names, ids = distinct_values(values)
     # Common values keep their order and get the first numbers; rare ones share the last.
     is_rare = np.bincount(ids, counts, len(values_names)) < min_rows
-    pairs = zip(values_names, is_rare, strict=True)
-    names = [f"{column} = {name or repr(name)}" for name, rare in pairs if not rare]
+    names = [
+        f"{column} = {name or repr(name)}" for name in itertools.compress(values_names, ~is_rare)
+    ]
     if is_rare.any():
         names.append(f"{column} = other values")
     new_ids = np.where(is_rare, len(names) - 1, np.cumsum(~is_rare) - 1)

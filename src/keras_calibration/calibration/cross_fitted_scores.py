@@ -369,8 +369,7 @@ def codes_in_folds(values: np.ndarray, fold: np.ndarray) -> np.ndarray:
     by chance, the fits of the others predict too much.
     """
     _, codes = np.unique(values.reshape(-1), return_inverse=True)
-    pairs = codes * (int(fold.max()) + 1) + fold
-    return np.unique(pairs, return_inverse=True)[1].astype("int32")
+    return np.unique(codes * (int(fold.max()) + 1) + fold, return_inverse=True)[1].astype("int32")
 
 
 def _compute_field_errors(

@@ -139,8 +139,7 @@ class AdditiveMetric(keras.metrics.Metric):
         # A subclass that overrides one of these without `log_sums` adds other sums than the log
         # has.
         others = map(defined_by, ("update_state", "add_rows"))
-        is_own = all(issubclass(defined_by("log_sums"), base) for base in others)
-        return is_own and bool(self.log_sums())
+        return all(issubclass(defined_by("log_sums"), b) for b in others) and bool(self.log_sums())
 
     def add_variable(self, *args: Any, **kwargs: Any) -> keras.Variable:
         """As `keras.metrics.Metric.add_variable`."""

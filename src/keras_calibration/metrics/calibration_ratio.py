@@ -67,5 +67,4 @@ class CalibrationRatio(AdditiveMetric):
     @checked_result
     def result(self) -> Tensor:
         """Predicted over observed for the rows since `reset_state`, a scalar."""
-        totals = self._totals.value()
-        return calibration_ratio(totals[0], totals[1])
+        return calibration_ratio(*ops.unstack(self._totals.value()))

@@ -190,8 +190,7 @@ class FieldError(AdditiveMetric):
         mean_prediction = np.clip(predicted / rows, 0, 1)
         # The Jeffreys interval is that of (Σ w)² / Σ w² rows of equal weight.
         # In float32, the square of a weight below 1e-19 is 0, and that of one above 1e19 infinite.
-        are_valid = np.logical_and(squares > 0, np.isfinite(squares))
-        effective_rows = rows**2 / np.where(are_valid, squares, np.nan)
+        effective_rows = rows**2 / np.where((squares > 0) & np.isfinite(squares), squares, np.nan)
         lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
         return {
             "value": np.where(cells == self.num_values, -1, cells),

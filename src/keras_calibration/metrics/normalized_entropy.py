@@ -74,5 +74,4 @@ class NormalizedEntropy(AdditiveMetric):
     @checked_result
     def result(self) -> Tensor:
         """Normalized entropy of the rows since `reset_state`, a scalar."""
-        totals = self._totals.value()
-        return normalized_entropy(totals[0], totals[1], totals[2])
+        return normalized_entropy(*ops.unstack(self._totals.value()))

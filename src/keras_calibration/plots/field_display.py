@@ -95,8 +95,9 @@ class FieldDisplay(Display):
             (('7', '3'), array([2, 1]))
         """
         at_least("num_values_shown", num_values_shown, 1)
-        read = scored_rows(labels, predictions, sample_weight, {field_name: field})
-        rows = read.probabilities(from_logits, True)
+        rows = scored_rows(labels, predictions, sample_weight, {field_name: field}).probabilities(
+            from_logits, True
+        )
         return cls(field_name, *rates_by_value(rows, field_name, num_values_shown, weights_are))
 
     def draw(self, ax: Axes) -> None:

@@ -92,8 +92,15 @@ class ReliabilityDisplay(Display):
         ends = 0.0, 1.03 * max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
         ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, zorder=1)
         for (name, rates), style in zip(self.curves.items(), itertools.cycle(STYLES)):
-            points = rates.predicted, rates.observed, rates.interval_lengths()
-            ax.errorbar(*points, label=as_label(name), markersize=4.5, elinewidth=1.0, **style)
+            ax.errorbar(
+                rates.predicted,
+                rates.observed,
+                yerr=rates.interval_lengths(),
+                label=as_label(name),
+                markersize=4.5,
+                elinewidth=1.0,
+                **style,
+            )
         ax.set(xlim=ends, ylim=ends, aspect="equal", title="Reliability, bins of equal mass")
         ax.set(xlabel="mean predicted probability", ylabel="observed rate (95 % interval)")
         if len(self.curves) > 1:

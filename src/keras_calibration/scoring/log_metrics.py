@@ -83,8 +83,7 @@ def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
             num_groups = num_groups_of(needed.num_folds, needed.bias_fraction)
             state[name] = np.concatenate(moments_of(table, table.get("key_group", 0), num_groups))
         else:
-            table = sums.table(TOTALS)
-            state[name] = np.array([table[column][0] for column in needed.columns])
+            state[name] = sums.columns(TOTALS, needed.columns)[0]
     metric.add_sums(state)
     # The metric counts rows in int32, from which it takes a hash only.
     metric.add_row_count(sums.num_rows % 2**31)

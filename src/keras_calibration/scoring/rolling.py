@@ -59,8 +59,7 @@ def rolling_quadratic_loss(
     # NaN and NaT differ from themselves.
     is_object = periods.dtype == object
     missing = np.array([*map(is_missing, periods)], bool) if is_object else periods != periods
-    expected = "Argument `period` must have no missing value."
-    refuse_rows(missing, periods, expected, _DROP, numbers)
+    refuse_rows(missing, periods, "Argument `period` must have no missing value.", _DROP, numbers)
     names, number = np.unique(periods, return_inverse=True)
     # Shift the biases by one period: the first has none, and each other one gets that of the period
     # before.

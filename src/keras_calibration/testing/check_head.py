@@ -147,8 +147,10 @@ def _check_config(case: HeadCase) -> None:
     with must(f"`get_config` must return plain values, as in JSON. {_CONFIG}"):
         config = json.loads(json.dumps(keras.saving.serialize_keras_object(head)))
     arguments = inspect.signature(type(head)).parameters.values()
-    names = {a.name for a in arguments if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD)}
-    absent = sorted(names - {*head.get_config()})
+    absent = sorted(
+        {a.name for a in arguments if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD)}
+        - {*head.get_config()}
+    )
     check(not absent, f"`get_config` must have all arguments. It lacks {absent}. {_CONFIG}")
     with must(f"The head must be made again from its `get_config`. {_CONFIG}"):
         again = keras.saving.deserialize_keras_object(config).get_config()

@@ -73,8 +73,7 @@ def drawn_rows(
         codes = generator.integers(0, len(values), number)
         columns[name] = values[codes]
         truth += generator.normal(size=(len(values), width))[codes]
-        unseen = np.resize(_list_unseen(values), len(far))
-        all_columns[name] = np.concatenate([columns[name], unseen])
+        all_columns[name] = np.append(columns[name], np.resize(_list_unseen(values), len(far)))
     all_logits = np.concatenate([logits, far])
     scores = np.hstack([np.zeros((number, 1)), truth]) if width == 1 else truth
     labels = np.argmax(scores + generator.gumbel(size=scores.shape), axis=1)
