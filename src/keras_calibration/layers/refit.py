@@ -107,14 +107,14 @@ def _refit_rows(
     )
     changed = None if is_known else _measure_change(head, rows, losses, settings, fit)
     if changed is not None:
-        summary = _decide(summary, *changed, only_if_better)
+        summary = _weigh_change(summary, *changed, only_if_better)
     # A head that follows time predicts the level to come, which may differ from the mean label.
     if summary.is_used and not head.follows_time:
         warn_of_bias(after)
     return replace(fit, summary=summary)
 
 
-def _decide(summary: FitSummary, change: float, error: float, only_if_better: bool) -> FitSummary:
+def _weigh_change(summary: FitSummary, change: float, error: float, only_if_better: bool) -> FitSummary:
     """The summary with the change of the log loss, and whether the fit is used.
 
     A fit that predicts new rows no better is not used. There is a warning if it is worse; if the
