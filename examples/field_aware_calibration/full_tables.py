@@ -1,6 +1,6 @@
 """F1′, F3 and S1, and F4, F5, F6 and S2 of HYPOTHESES.md: the paper's schedule on tables in full.
 
-    ./dev run python examples/field_aware_calibration/full_tables.py        40 minutes
+    ./dev run python examples/field_aware_calibration/full_tables.py        20 minutes
 
 All rows of the paper's tables 1 to 5, and the curves of table 6, with the paper's one epoch, in
 batches of 200 rows. Each table is in its own order; those in the order of time are shuffled and run
