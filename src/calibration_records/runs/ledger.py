@@ -67,7 +67,7 @@ class Ledger:
             ignored.
 
     Raises:
-        ValueError: `path` is not a folder.
+        ValueError: `path` is not a folder, or has too long a name.
 
     Example:
         >>> import tempfile
@@ -90,7 +90,10 @@ class Ledger:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if self.path.exists() and not self.path.is_dir():
+        # No file system has longer names, and asking for one is an error.
+        if any(len(os.fsencode(part)) > 255 for part in self.path.parts) or (
+            self.path.exists() and not self.path.is_dir()
+        ):
             raise refused("path", "a folder, or a path where one can be created", str(path))
 
     @classmethod
