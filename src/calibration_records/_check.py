@@ -44,12 +44,14 @@ def at_least(name: str, value: Any, least: float, remedy: str = "") -> None:
     _require(lambda: value >= least, name, f"at least {least:g}", value, remedy)
 
 
-def positive(name: str, value: Any, remedy: str = "", *, also: str = "") -> None:
-    """Refuses all but finite numbers above 0; `also` is what else the caller allows."""
+def positive(
+    name: str, value: Any, remedy: str = "", *, also: str = "", below: float = math.inf
+) -> None:
+    """Refuses all but numbers above 0 and `below` a limit; `also` is what else may be passed."""
     _require(
-        lambda: 0 < value < math.inf,
+        lambda: 0 < value < below,
         name,
-        f"a positive number below infinity{also}",
+        f"a positive number below {'infinity' if below == math.inf else f'{below:.4g}'}{also}",
         value,
         remedy,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import scipy.sparse
 
 import keras_calibration
 from keras_calibration._keras import restart_names
@@ -73,7 +74,32 @@ def test_hashes_of_rows_are_of_their_values():
     assert hash_rows(np.array(["ab", "c"])) != hash_rows(np.array(["a", "bc"]))
     assert hash_rows({"a": values, "b": values}) == hash_rows({"b": values, "a": values})
     assert hash_rows({"a": values}) != hash_rows({"b": values})
-    hash_rows((np.array([True, False]), values[::2, ::3]))
+    assert hash_rows(values[::2, ::3]) == hash_rows(values[::2, ::3].copy())
+
+
+def test_hashes_of_rows_are_those_of_any_dtype_that_holds_the_values():
+    values = np.array([0, 1, 1, 0, 100])
+    dtypes = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64", "bfloat16")
+    for part in (values, values[:4]):
+        kinds = dtypes if part.max() == 1 else dtypes[1:]
+        assert len({hash_rows(np.asarray(part, kind)) for kind in kinds}) == 1
+    assert hash_rows(values) == hash_rows(values[:, None])
+    assert hash_rows(values[:4]) != hash_rows(values[:4].reshape(2, 2))
+    sparse = scipy.sparse.csr_array(values[:, None])
+    assert hash_rows(sparse) == hash_rows(sparse.astype("float32"))
+    assert hash_rows(sparse) != hash_rows(2 * sparse)
+    # Neighbours that float32, or float64, would merge.
+    for large in (2**24, 2**53, 2**60, -(2**60)):
+        assert hash_rows(np.array([large])) != hash_rows(np.array([large + 1]))
+    assert hash_rows(np.int32([2**24 + 1])) == hash_rows(np.int64([2**24 + 1]))
+
+
+def test_a_hash_covers_all_blocks_of_many_rows():
+    many = np.zeros(2**20 + 3, "uint8")
+    for row in (0, 2**20 - 1, 2**20 + 2):
+        other = many.copy()
+        other[row] = 1
+        assert hash_rows(other) != hash_rows(many)
 
 
 def test_a_changed_pipeline_is_refused_and_the_change_is_told(tmp_path):
@@ -84,6 +110,8 @@ def test_a_changed_pipeline_is_refused_and_the_change_is_told(tmp_path):
     runs = sweep(build_small, SMALL)
     assert sweep(build_small, SMALL, engine="loop") == runs
     assert runs[0]["num_rows"] == len(y)
+    same = (np.asfortranarray(x, "float64"), y[:, None].astype(int))
+    assert sweep(build_small, same, seeds=np.arange(1), epochs=np.int64(1)) == runs
     for change, names in [
         (lambda: sweep(lambda: model_of(optimizer="adam"), SMALL), "compile"),
         (lambda: sweep(build_small, (0 * x, y)), "data"),

@@ -45,8 +45,16 @@ def test_the_seeds_act_apart():
     assert other_weights[1] == base[1]
 
 
+def test_seeds_of_numpy_are_plain_ints():
+    (first,) = np.random.SeedSequence(5).generate_state(1)
+    seeds = set_seeds(initialization=first, order=np.int64(2))
+    assert seeds == {"initialization": int(first), "order": 2}
+    assert {type(seed) for seed in seeds.values()} == {int}
+
+
 def test_refuses_what_is_no_seed():
     with pytest.raises(ValueError, match=r"order=0\.5"):
         set_seeds(initialization=1, order=0.5)
-    with pytest.raises(ValueError, match="initialization=-1"):
-        set_seeds(initialization=-1, order=0)
+    for seed in (-1, np.int64(-1), True, np.uint64(2**32), None):
+        with pytest.raises(ValueError, match="`initialization` must"):
+            set_seeds(initialization=seed, order=0)

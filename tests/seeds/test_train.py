@@ -442,10 +442,18 @@ BAD = {
     "batch size": ({"batch_size": 1.5}, "`batch_size`"),
     "no seeds": ({"seeds": []}, "`seeds` .*different"),
     "repeated": ({"seeds": [1, 1]}, "`seeds` .*different"),
+    "a number for seeds": ({"seeds": 5}, "`seeds` .*different.*seeds=5"),
+    "None for seeds": ({"seeds": None}, "`seeds` .*different"),
+    "repeated of NumPy": ({"seeds": [1, np.int64(1)]}, "`seeds` .*different"),
     "negative": ({"seeds": [-1]}, "seeds=-1"),
     "held-out rows": ({"validation_data": SMALL[0]}, "`validation_data`"),
     "pipeline": ({"pipeline": ""}, "pipeline"),
     "list of callbacks": ({"callbacks": []}, r"callbacks=\[\]"),
+    "no callbacks": ({"callbacks": lambda seed: None}, "`callbacks`.*None.*seed 0"),
+    "no callbacks in a loop": (
+        {"callbacks": lambda seed: ["stop"], "engine": "loop"},
+        "`callbacks`.*'stop'.*seed 0",
+    ),
     "batches": (
         {"callbacks": lambda seed: [keras.callbacks.TerminateOnNaN()]},
         "TerminateOnNaN.*engine='loop'",
@@ -472,14 +480,18 @@ def test_invalid_data_and_models(tmp_path, one_core):
         ((x[:0], y[:0]), r"`data`.*\[0\]"),
         (x, r"`data`.*ndarray"),
         ((x, y, y, y), r"`data`.*tuple"),
+        ((x, np.where(y > 0, "yes", "no")), "`data`.*labels"),
+        ((x, y, np.where(y > 0, "yes", "no").astype(object)), "`data`.*labels"),
     ]:
         with pytest.raises(ValueError, match=message):
-            run_seeds(tmp_path, rows=rows, seeds=[0])
+            run_seeds(tmp_path, rows=rows, seeds=[0], engine="loop")
+    assert Ledger(tmp_path).runs() == []
 
     widths = iter((1, 1, 2))
     for build, message in [
         (lambda: keras.Sequential(), "`build_model`.*compiled"),
         (lambda: None, "`build_model`.*compiled"),
+        (build_small(), "`build_model`.*function"),
         (lambda: compiled(keras.layers.Dense(1), kind=OwnFit), "OwnFit overrides `fit`"),
         (lambda: compiled(keras.layers.Dense(1), run_eagerly=True), "run_eagerly"),
         (
@@ -550,6 +562,19 @@ def test_the_loop_trains_what_only_fit_trains(tmp_path):
     runs = run_seeds(tmp_path, build, seeds=[0, 1], engine="loop", callbacks=callbacks)
     assert rates == [0] * 14 + [1] * 14
     assert_same_records(runs, run_seeds(tmp_path / "lanes", seeds=[0, 1]), rtol=1e-5)
+
+
+def test_callbacks_may_be_one_a_list_or_a_tuple():
+    one = keras.callbacks.Callback()
+    for made in (one, [one], (one,)):
+        task = SeedTask(
+            build_model=build_small,
+            rows=SMALL,
+            ledger="runs",
+            pipeline="p",
+            callbacks=lambda seed, made=made: made,
+        )
+        assert task.all_callbacks(3)[1:] == [one]
 
 
 def test_the_order_of_a_seed_does_not_depend_on_other_arguments():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from dataclasses import dataclass
 
 import numpy as np
 
-from calibration_records._check import one_of
+from calibration_records._check import one_of, refused
 from calibration_records._columns import is_missing
 from calibration_records._times import times_of
 
@@ -43,10 +44,22 @@ class Periods:
         one_of("period", self.length, tuple(_UNITS))
         _ = self.ends
 
-    def start(self, time: str | datetime.date) -> int:
-        """The start of a time's period, in seconds since 1970; without a zone, times are in UTC."""
+    def start(self, time: str | datetime.date, name: str = "time") -> int:
+        """The start of a time's period, in seconds since 1970; without a zone, times are in UTC.
+
+        Errors call the argument by its `name`.
+        """
+        with contextlib.suppress(ValueError):
+            time = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
+        if is_missing(time) or not isinstance(time, datetime.date):
+            raise refused(
+                name,
+                "a date, a time or a string in ISO 8601",
+                time,
+                "Pass, for example, '2026-03-07' or '2026-03-07T12:30:00Z'.",
+            )
         # Converting to a coarser unit rounds down to the start of the period.
-        at = _convert_to_utc(time).astype(f"datetime64[{_UNITS[self.length]}]")
+        at = times_of([time], name)[0].astype(f"datetime64[{_UNITS[self.length]}]")
         if self.length == "week":
             # Back to Monday: 1970 began on a Thursday, three days after one.
             at -= (at.astype(int) + 3) % 7
@@ -61,7 +74,8 @@ class Periods:
             (86400, None)
         """
         since, until = (
-            None if time is None else self.start(time) for time in (self.since, self.until)
+            None if time is None else self.start(time, name)
+            for name, time in (("since", self.since), ("until", self.until))
         )
         return since, until
 
@@ -74,15 +88,3 @@ class Periods:
         """
         unit = "m" if self.length == "hour" else _UNITS[self.length]
         return str(np.datetime64(int(start), "s").astype(f"datetime64[{unit}]"))
-
-
-def _convert_to_utc(time: str | datetime.date) -> np.datetime64:
-    """A time in UTC."""
-    if isinstance(time, str):
-        time = datetime.datetime.fromisoformat(time)
-    if is_missing(time) or not isinstance(time, datetime.date):
-        raise ValueError(
-            "Times must be dates, times or ISO 8601 strings, for example 2026-03-07 or "
-            f"2026-03-07T12:30:00Z. Received: {time!r}."
-        )
-    return times_of([time], "time")[0]

@@ -55,13 +55,19 @@ def open_source(
     elif isinstance(source, pyarrow.Table | pyarrow.RecordBatch):
         table = source.select(_find_used_columns(log, source.schema.names))
     elif kind == "pyarrow" and hasattr(source, "to_table"):  # a data set, read as it is summed
-        _find_used_columns(log, source.schema.names)
         table = source
     else:
         raise ValueError(
             "Argument `source` must be a path or glob of Parquet or CSV files, or a list of them, "
             "an Arrow table or data set, a pandas or Polars data frame, a DuckDB relation or a Ray "
             f"data set. Received: {type(source).__name__}."
+        )
+    used = _find_used_columns(log, table.schema.names)
+    # DuckDB would read the number of a period, such as the days since 1970, as seconds.
+    if periods := [n for n in used if "pandas.period" in str(table.schema.field(n).type)]:
+        raise ValueError(
+            "Columns of a log must hold numbers, times or texts. Received: periods of pandas in "
+            f"{periods}. Convert them with to_timestamp or astype(str)."
         )
     rows = _number_rows(connection.from_arrow(table))
     return lambda: rows

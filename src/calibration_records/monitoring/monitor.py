@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibration_records._check import not_negative, refused
+from calibration_records._check import not_negative, positive, refused
 from calibration_records.logs import LogSums, Periods, ScoredLog
 from calibration_records.monitoring.checks import PER_YEAR, report_of
 from calibration_records.monitoring.monitor_report import MonitorReport
@@ -79,13 +79,12 @@ def monitor(
     """
     periods = period if isinstance(period, Periods) else Periods(period)
     not_negative("tolerance", tolerance, also=", for example 0.05 for 5 %")
-    per_year = PER_YEAR[periods.length]
-    if not 0 < false_alarms_per_year < per_year:
-        raise refused(
-            "false_alarms_per_year",
-            f"above 0 and less than the number of periods in a year, {per_year:.4g}",
-            false_alarms_per_year,
-        )
+    positive(
+        "false_alarms_per_year",
+        false_alarms_per_year,
+        also=", the number of periods in a year",
+        below=PER_YEAR[periods.length],
+    )
     # Sums know their periods already; a log still has to be summed.
     if isinstance(log, ScoredLog):
         log = monitor_sums(log, periods, verbose)
@@ -105,4 +104,5 @@ def monitor(
             f"The log has no rows with since={periods.since!r} and until={periods.until!r}. Check "
             "the file and the times."
         )
-    return report_of(log, periods.length, tolerance, false_alarms_per_year)
+    # The report holds plain numbers, which JSON can hold.
+    return report_of(log, periods.length, float(tolerance), float(false_alarms_per_year))

@@ -66,13 +66,12 @@ class RateCheck:
 
     def _describe_rate(self, report: MonitorReport) -> str:
         rows = self.since or self
-        since = ""
+        since = "" if self.since is None else f" since {rows.name}"
         # Periods have an interval that decides, shifts have evidence in years.
         ends = (1 / (1 + report.tolerance), 1 + report.tolerance)
         allowed = "–".join(_format_number(end, _count_decimals(*ends, 3)) for end in ends)
         why = f"interval of the ratio {self._interval}, all outside {allowed}"
         if self.since is not None:
-            since = f" since {rows.name}"
             why = (
                 "right predictions would show this at most once in "
                 f"{_format_years(self.years)} of log"
@@ -152,9 +151,8 @@ class FieldReport:
 
     def _format_error(self, form: str) -> str:
         """The figures in this form, to the digits that chance leaves."""
-        figures = {name: getattr(self, name) for name in ("field_rce", "noise_floor", "high")}
-        shown = {name: to_error(figure, self.noise_deviation) for name, figure in figures.items()}
-        return form.format(**shown, chance=to_error(self.noise_deviation, self.noise_deviation))
+        figures = {name: f for name, f in vars(self).items() if isinstance(f, float)}
+        return form.format(**{n: to_error(f, self.noise_deviation) for n, f in figures.items()})
 
 
 @dataclass(frozen=True)
@@ -228,7 +226,9 @@ class MonitorReport(ShownAsText):
             lines += ["", *grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])]
             if hidden := field.num_values - len(rows):
                 lines.append(f"and {hidden:,} more values without a shift")
-            line = "Field-RCE {field_rce}; noise floor {noise_floor} ± {chance}, bound {high}"
+            line = (
+                "Field-RCE {field_rce}; noise floor {noise_floor} ± {noise_deviation}, bound {high}"
+            )
             lines.append(field._format_error(line) + " !" * field.is_off)
         return "\n".join(lines)
 

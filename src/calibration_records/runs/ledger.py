@@ -67,7 +67,7 @@ class Ledger:
             ignored.
 
     Raises:
-        ValueError: `path` is no path, or not that of a folder.
+        ValueError: `path` is no path, not that of a folder, or has too long a name.
 
     Example:
         >>> import tempfile
@@ -89,9 +89,12 @@ class Ledger:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # It is an argument of many names, so that the message has none.
-        if not isinstance(path, str | os.PathLike) or (
-            Path(path).exists() and not Path(path).is_dir()
+        # It is an argument of many names, so that the message has none. No file system has names
+        # of more than 255 bytes, and asking for one is an error.
+        if (
+            not isinstance(path, str | os.PathLike)
+            or any(len(os.fsencode(part)) > 255 for part in Path(path).parts)
+            or (Path(path).exists() and not Path(path).is_dir())
         ):
             raise ValueError(
                 "A ledger must be the path of a folder, or one where a folder can be created. "

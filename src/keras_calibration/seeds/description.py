@@ -16,22 +16,22 @@ _SPEED = ("run_eagerly", "steps_per_execution", "jit_compile")
 
 def describe_model(model: keras.Model) -> dict[str, str]:
     """Hashes of the configuration of a new compiled model, and of the arguments of `compile`."""
-
-    def compiled() -> str:
-        config = model.get_compile_config() or {}
-        return json.dumps({name: config[name] for name in config if name not in _SPEED})
-
     return {
         "model": _hash_configuration(model.to_json, model),
-        "compile": _hash_configuration(compiled, model),
+        "compile": _hash_configuration(
+            lambda: json.dumps(
+                {n: c for n, c in (model.get_compile_config() or {}).items() if n not in _SPEED}
+            ),
+            model,
+        ),
     }
 
 
 def hash_rows(rows: Any) -> str:
-    """A hash of the values of a structure of arrays, whatever their layout in memory.
+    """A hash of the values of a structure of arrays, whatever their layout in memory and dtype.
 
     Example:
-        >>> hash_rows(np.ones((2, 3))) == hash_rows(np.ones((3, 2)).T)
+        >>> hash_rows(np.ones((2, 3))) == hash_rows(np.ones((3, 2), int).T)
         True
     """
     named = keras.tree.flatten_with_path(rows)
@@ -56,9 +56,18 @@ def _drop_compile_and_code(config: dict[str, Any]) -> Any:
 
 
 def _hash_array(array: Any) -> str:
-    if hasattr(array, "tocsr"):
-        return str(joblib.hash((array.shape, array.data, array.indices, array.indptr)))
-    # Values in the order of the rows, because joblib also hashes the layout in memory. Arrays of
-    # objects hold pointers: hash what they point to.
-    flat = array.tolist() if array.dtype.kind in "OSU" else np.ascontiguousarray(array).reshape(-1)
-    return str(joblib.hash((array.shape, flat)))
+    parts = (array.data, array.indices, array.indptr) if hasattr(array, "tocsr") else [array]
+    # A column is (n,) or (n, 1).
+    shape = array.shape[:1] if array.shape[1:] == (1,) else array.shape
+    # In blocks, because a copy of all values would take memory.
+    blocks = [np.array_split(part.reshape(-1), 1 + part.size // 2**20) for part in parts]
+    return str(joblib.hash((shape, [[*map(_hash_block, part)] for part in blocks])))
+
+
+def _hash_block(block: np.ndarray) -> str:
+    # Arrays of objects hold pointers: hash what they point to.
+    if block.dtype.kind in "OSU":
+        return str(joblib.hash(block.tolist()))
+    # Numbers as float64, unless it cannot hold large integers.
+    is_exact = block.dtype.kind not in "iu" or np.abs(block).max(initial=0) <= 2**53
+    return str(joblib.hash(np.ascontiguousarray(block, "float64" if is_exact else None)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from numbers import Integral
+from typing import Any
 
 import keras
 
@@ -39,8 +41,8 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     Reference:
         Bouthillier et al. (2021), arXiv 2103.03098, on the sources of variance.
     """
-    for name, seed in (("initialization", initialization), ("order", order)):
-        check_seed(name, seed)
+    initialization = plain_seed("initialization", initialization)
+    order = plain_seed("order", order)
     # Keras seeds all generators at once: Python's, NumPy's and the backend's. Then replace only
     # Python's, from which Keras draws the seeds of layers.
     keras.utils.set_random_seed(order)
@@ -48,12 +50,13 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     return {"initialization": initialization, "order": order}
 
 
-def check_seed(name: str, seed: object) -> None:
-    """Refuses values that are not seeds."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+def plain_seed(name: str, seed: Any) -> int:
+    """A seed as a plain int, also one of NumPy; refuses other values."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**32:
         raise refused(
             name,
             "an int in [0, 2³²)",
             seed,
-            "Derive it by numpy.random.SeedSequence(...).generate_state(1) from other values.",
+            "Derive it by numpy.random.SeedSequence(...).generate_state(1)[0] from other values.",
         )
+    return int(seed)

@@ -70,7 +70,13 @@ class SeedTask:
 
     def all_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
         """The callbacks of a seed: `SeedVariance`, then those of the user."""
-        return [self.recorder(seed), *(self.callbacks(seed) if self.callbacks else ())]
+        own = keras.tree.flatten(self.callbacks(seed)) if self.callbacks else []
+        if not all(isinstance(callback, keras.callbacks.Callback) for callback in own):
+            raise ValueError(
+                "Argument `callbacks` must return a list of callbacks. Received: "
+                f"{own} for seed {seed}."
+            )
+        return [self.recorder(seed), *own]
 
     def row_order(self, seed: int, epoch: int) -> np.ndarray:
         """The order of the training rows in an epoch, int64 `(num_rows,)`."""
@@ -165,6 +171,12 @@ def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
         raise ValueError(
             f"Argument `{name}` must hold arrays with the same number of rows, at least one. "
             f"Received: {name} with {sorted(lengths)} rows."
+        )
+    # Losses convert labels to numbers only when the first batch is trained.
+    if any(array.dtype.kind in "OSU" for array in keras.tree.flatten(rows[1:])):
+        raise ValueError(
+            f"Argument `{name}` must hold labels and sample weights that are numbers. Received: "
+            "strings. Convert them first, for example with (y == 'yes').astype(int)."
         )
     return rows
 

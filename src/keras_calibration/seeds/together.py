@@ -153,8 +153,6 @@ def _train_group(lanes: TensorFlowLanes, task: SeedTask, seeds: Sequence[int]) -
             models[lane].optimizer.finalize_variable_values(models[lane].trainable_weights)
             callbacks[lane].on_train_end(logs[lane])
         active = [lane for lane in active if not models[lane].stop_training]
-        if not active:
-            return
 
 
 def _read_results(model: keras.Model) -> dict[str, float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from calibration_records._check import integer, one_of, refused
 from calibration_records._progress import ProgressBar
@@ -15,7 +16,7 @@ from calibration_records.runs.run_record import RunRecord
 from keras_calibration._typing import Data
 from keras_calibration.seeds.description import describe_model, hash_rows
 from keras_calibration.seeds.progress import seed_figures
-from keras_calibration.seeds.random_seeds import check_seed
+from keras_calibration.seeds.random_seeds import plain_seed
 from keras_calibration.seeds.ray_cluster import train_on_ray
 from keras_calibration.seeds.seed_task import (
     SeedTask,
@@ -56,9 +57,10 @@ def train(
 
     **Resuming.** Seeds whose run has ended in the ledger are not trained again: after an
     interruption, repeat the call to train the others. Each record has hashes of the configuration
-    of the model, the arguments of `compile` and the rows, and the numbers of epochs and rows a
-    batch. If the call differs in any of these, an error names it. Callbacks, code, files and
-    pretrained weights are not compared: describe them in `configuration`.
+    of the model, the arguments of `compile` and the values of the rows, and the numbers of epochs
+    and rows a batch. If the call differs in any of these, an error names it. The dtype of the rows
+    does not matter. Callbacks, code, files and pretrained weights are not compared: describe them
+    in `configuration`.
 
     **Until it is decided.** Since ended runs are kept, a loop trains no more seeds than needed::
 
@@ -95,9 +97,9 @@ def train(
         epochs: Number of epochs.
         batch_size: Rows per step, also in validation.
         validation_data: Held-out rows like `data`, evaluated after each epoch.
-        callbacks: Function of a seed that returns its callbacks, such as `EarlyStopping`. They are
-            called after `SeedVariance`. With `"vectorized"`, they may act on epochs and validations
-            only.
+        callbacks: Function of a seed that returns a list of new callbacks, such as `EarlyStopping`.
+            They are called after `SeedVariance`. With `"vectorized"`, they may act on epochs and
+            validations only.
         engine: `"vectorized"`, `"loop"` or `"ray"`.
         configuration: Any JSON value that describes what the hashes do not cover; it is kept in the
             records, as by `SeedVariance`.
@@ -132,11 +134,10 @@ def train(
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, which trains each
         pipeline with many seeds; Bouthillier et al. (2021), arXiv 2103.03098, on data order.
     """
-    seeds = list(seeds)
-    for name, number in (("epochs", epochs), ("batch_size", batch_size)):
-        integer(name, number, 1)
+    epochs = integer("epochs", epochs, 1)
+    batch_size = integer("batch_size", batch_size, 1)
     one_of("engine", engine, tuple(_ENGINES))
-    _check_seeds(seeds)
+    seeds = _read_seeds(seeds)
     _check_functions(build_model, callbacks)
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     with own_random_numbers():
@@ -186,16 +187,17 @@ def train(
     return [ended[seed] for seed in seeds if seed in ended]
 
 
-def _check_seeds(seeds: Sequence[int]) -> None:
-    for seed in seeds:
-        check_seed("seeds", seed)
-    if len(set(seeds)) < len(seeds) or not seeds:
-        raise refused("seeds", "different ints, at least one", seeds)
+def _read_seeds(seeds: Any) -> list[int]:
+    plain = [plain_seed("seeds", seed) for seed in seeds] if np.iterable(seeds) else []
+    if len(set(plain)) < len(plain) or not plain:
+        raise refused("seeds", "different ints, at least one", plain or seeds)
+    return plain
 
 
 def _check_functions(build_model: Any, callbacks: Any) -> None:
-    if not callable(build_model):
-        raise refused("build_model", "a function", build_model)
+    # A model can be called too.
+    if not callable(build_model) or isinstance(build_model, keras.Model):
+        raise refused("build_model", "a function that returns a new compiled model", build_model)
     if callbacks is not None and not callable(callbacks):
         raise refused(
             "callbacks",

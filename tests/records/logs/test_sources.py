@@ -293,6 +293,17 @@ def test_columns_that_no_one_reads_may_be_of_any_type():
         losses(pa.table({"label": Y, "probability": P}).to_reader())
 
 
+@pytest.mark.parametrize("of", [lambda column: column, pd.Categorical])
+def test_periods_of_pandas_are_refused_where_they_are_read(of):
+    rows = frame(day=of(pd.period_range("2026-01-01", periods=N, freq="D")))
+    table = pa.Table.from_pandas(rows)
+    for source in (rows, table, pyarrow.dataset.dataset(table)):
+        for read in ({"timestamp": "day"}, {"fields": ["day"]}):
+            with pytest.raises(ValueError, match=r"\['day'\].*to_timestamp"):
+                log_sums(ScoredLog(source, **read), {})
+        assert log_sums(ScoredLog(source), {}).num_rows == N
+
+
 def test_many_files_with_their_rows_in_order(tmp_path):
     n = 30_000
     table = pa.table({"label": np.arange(n) % 2, "probability": np.arange(n) / n})

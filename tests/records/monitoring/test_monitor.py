@@ -3,6 +3,7 @@
 import datetime
 import json
 import warnings
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -214,9 +215,13 @@ def test_times_of_every_kind():
     assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03", "2026"]
 
 
-def test_a_missing_time_is_no_end_of_a_log():
-    with pytest.raises(ValueError, match="NaT"):
-        Periods(since=pd.NaT)
+@pytest.mark.parametrize("time", [pd.NaT, "yesterday", "12.03.2026", "", 20260312])
+def test_what_is_no_time_is_no_end_of_a_log(time):
+    for name in ("since", "until"):
+        with pytest.raises(ValueError, match=f"`{name}` must .* Received: {name}={time!r}"):
+            Periods(**{name: time})
+    with pytest.raises(ValueError, match="`time`"):
+        Periods().start(time)
 
 
 DAYS = np.datetime64("2026-03-01", "s") + np.arange(30) * np.timedelta64(1, "D")
@@ -290,6 +295,8 @@ WRONG = {
     "`period`": {"period": "quarter"},
     "`tolerance`": {"tolerance": -0.1},
     "`false_alarms_per_year`": {"false_alarms_per_year": float("nan")},
+    "`false_alarms_per_year`.*None": {"false_alarms_per_year": None},
+    "`false_alarms_per_year`.*'a'": {"false_alarms_per_year": "a"},
     "`false_alarms_per_year`.*12": {"false_alarms_per_year": 12, "period": "month"},
     "`sample_weight`": {"log": log_of("x.csv", sample_weight="weight")},
 }
@@ -299,6 +306,15 @@ WRONG = {
 def test_wrong_arguments_and_rows_are_refused(calibrated, words):
     with pytest.raises(ValueError, match=words):
         monitor(**{"log": log_of(calibrated), **WRONG[words]})
+
+
+def test_numbers_of_every_kind_give_the_report_of_pythons(calibrated):
+    sums = monitor_sums(log_of(calibrated, "site"))
+    expected = monitor(sums, tolerance=0.25, false_alarms_per_year=0.5)
+    for kind in (np.float64, np.float32, np.float16, np.array, Decimal):
+        report = monitor(sums, tolerance=kind(0.25), false_alarms_per_year=kind(0.5))
+        assert str(report) == str(expected)
+        assert json.dumps(report.to_dict()) == json.dumps(expected.to_dict())
 
 
 def test_the_command_answers_by_its_exit_code(calibrated, tmp_path, capsys):

@@ -53,6 +53,14 @@ def test_reads_by_pipeline_and_status_in_the_order_of_time(tmp_path):
         runs.runs(status="done")
 
 
+def test_a_path_that_can_be_no_folder_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / ("n" * 256) / "runs", "ü" * 128):
+        with pytest.raises(ValueError, match="`path` must be a folder"):
+            Ledger(path)
+    Ledger(tmp_path / ("n" * 255)).append(STARTED)
+
+
 def test_a_ledger_is_empty_and_makes_no_folder_until_a_run_is_appended(tmp_path):
     runs = Ledger(tmp_path / "a" / "b")
     assert (len(runs), runs.runs()) == (0, [])
