@@ -187,12 +187,13 @@ def calibrate(
     # A head of the model becomes a candidate, so the others start from the logit below it.
     base_model, base_output, base_key, present = _remove_head(model, output)
     names = [output_name(base_model, base_key), output_name(model, output)]
+    other_names = [*output_names(base_model), *output_names(model)]
     # `BaseLogits` freezes the model, and fits make layers; an error has to leave the model as it
     # was.
     with trainable_flags_kept(base_model), throwaway_layers():
         name = free_name("base", layer_names(symbolic_input(base_model)))
         base = BaseLogits(base_model, base_output, base_key, name=name)
-        reader = _build_reader(base, asked, names, present)
+        reader = _build_reader(base, asked, names, other_names, present)
         rows = reader.read(
             x,
             y,
@@ -228,7 +229,11 @@ def _find_output(model: keras.Model, x: Data, y: Any) -> str | None:
 
 
 def _build_reader(
-    base: BaseLogits, asked: Asked, label_names: list[str], present: Head | None
+    base: BaseLogits,
+    asked: Asked,
+    label_names: list[str],
+    other_names: list[str],
+    present: Head | None,
 ) -> Reader:
     """Reads data in the form of a base model's inputs: logits, and all inputs as features."""
     # All inputs of the model are features by their path, as a head may read each of them.
@@ -246,6 +251,7 @@ def _build_reader(
         ids=id_names(asked.fields) | (present.reads() if present else Reads()).ids,
         numeric=asked.numeric,
         label_names=list(dict.fromkeys(label_names)),
+        other_names=other_names,
     )
 
 

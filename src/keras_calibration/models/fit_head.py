@@ -52,8 +52,9 @@ def fit_head(
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
             class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). For a model with several
             outputs, a dictionary by output, also in the batches of a data set: the heads of the
-            named outputs are fitted. Weights may be a dictionary too. Names of columns of `x`
-            that are no inputs may stand for labels and weights.
+            named outputs are fitted, and labels of outputs without a head are ignored. Weights may
+            be a dictionary too. Names of columns of `x` that are no inputs may stand for labels and
+            weights.
         sample_weight: Sample weights (n,), if `x` holds arrays; see `weights_are`.
         groups: Which rows belong together, such as the rows of a customer, see `calibrate`. Folds
             are drawn by group, and the error of the change is that of independent groups.
