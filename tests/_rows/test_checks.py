@@ -156,7 +156,7 @@ def test_labels_that_contradict_probabilities_of_0_and_1_are_counted(dtype):
         warn_of_contradicted_ends(some)
     shares = np.array([[0.0, 0.5, 0.5], [0, 0, 1], [0.2, 0.8, 0]])
     rows = Rows(logits_of_probabilities(shares), np.eye(3)[[0, 2, 0]], None)
-    with pytest.warns(UserWarning, match="^1 of 3 rows"):
+    with pytest.warns(UserWarning, match=r"^1 of 3 rows.*\(V \+ K / 2\)"):
         warn_of_contradicted_ends(rows)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._columns import check_same_rows, numbers_of, refuse_rows
-from calibration_records._limits import SMALLEST_PROBABILITY
+from calibration_records._limits import SMALLEST_PROBABILITY, SUM_TOLERANCE
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import flat_numbers, refuse_beyond_float32
@@ -69,6 +69,13 @@ def check_rows(
         refuse_beyond_float32(read, f"Argument `{argument}`")
     else:
         check_probabilities(read, argument)
+        refuse_rows(
+            np.asarray(is_of_classes(read) and np.abs(read.sum(axis=1) - 1) > SUM_TOLERANCE),
+            read,
+            f"Argument `{argument}` must hold rows of probabilities that add up to 1.",
+            "Divide each row by its sum, or pass logits, with from_logits=True.",
+            numbers,
+        )
     logits = read if from_logits else logits_of_probabilities(read)
     # All later code computes on logits; probabilities were only the user's form.
     shares = None if labels is None else _read_shares(labels, logits, numbers)
@@ -181,11 +188,13 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     missed = rows.labels if of_classes else np.where(rows.logits < 0, rows.labels, 1 - rows.labels)
     is_wrong = (are_ends & (missed > 0)).reshape(len(rows), -1).any(axis=1)
     if num_wrong := np.count_nonzero(is_wrong):
+        # Half a vote for each class keeps the sum of a row at 1.
         warn(
             f"{num_wrong:,} of {len(rows):,} rows have a probability of exactly 0 or 1, and a "
             "label that contradicts it. Each counts as a logit of ±36.7; a few outweigh all other "
-            "rows. Smooth the votes of a forest, (k + ½) / (K + 1) for k of K votes; for other "
-            "models, pass logits: float32 probabilities are exactly 1 for logits above 17."
+            "rows. Smooth the votes of a forest, (k + ½) / "
+            f"({'V + K / 2' if of_classes else 'V + 1'}) for k of V votes; for other models, pass "
+            "logits: float32 probabilities are exactly 1 for logits above 17."
         )
 
 
