@@ -268,12 +268,11 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         """Input of the calibrated model → its column of X, for `fields` or `numeric`."""
         columns = np.array(getattr(self, argument), object, ndmin=1).tolist()
         # True and 1.0 are equal to 1, but are no positions: as texts, they are refused.
-        named = [
-            c if isinstance(c, str | np.integer) or type(c) is int else str(c) for c in columns
-        ]
-        positions = range(getattr(self, "n_features_in_", 0))
-        available = [*positions, *getattr(self, "feature_names_in_", ())]
-        known(f"Argument `{argument}` must name columns of X", named, available)
+        known(
+            f"Argument `{argument}` must name columns of X",
+            [c if isinstance(c, str | np.integer) or type(c) is int else str(c) for c in columns],
+            [*range(getattr(self, "n_features_in_", 0)), *getattr(self, "feature_names_in_", ())],
+        )
         return {c if isinstance(c, str) else f"column_{c}": c for c in columns}
 
 

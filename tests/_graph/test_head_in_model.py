@@ -223,7 +223,7 @@ def test_two_heads_for_two_outputs():
 def test_two_heads_change_together_or_not_at_all():
     model = two_heads()
     before = [weight.copy() for weight in model.get_weights()]
-    with pytest.raises(ValueError, match="both classes"):
+    with pytest.raises(ValueError, match=r"`y\['click'\]` must hold both classes"):
         fit(model, y={"buy": LABELS, "click": np.zeros(600)})
     with pytest.raises(ValueError, match=r"finite.*iterator.*dataset\.take"):
         fit(model, iter([(X, LABELS)]), None)

@@ -97,7 +97,8 @@ class Reader:
             x, y, sample_weight = self._load_into_memory(x, (time, groups))
         else:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
-        y, sample_weight = map(self._pick_output, ("y", "sample_weight"), (y, sample_weight))
+        y_name, y = self._pick_output("y", y)
+        _, sample_weight = self._pick_output("sample_weight", sample_weight)
         # Of a table that becomes one matrix, what these arguments name is no part.
         apart = {part for part in (y, sample_weight, groups, time) if isinstance(part, str)}
         # No input of a model is its label. What a fit reads as features is neither a label nor a
@@ -106,13 +107,11 @@ class Reader:
         (y, sample_weight), _ = in_place_of_names(
             x, {*self.ids, *self.numeric}, y=y, sample_weight=sample_weight
         )
-        if y is None:
-            raise ValueError("The development set must have labels. Received: y=None.")
 
         # The door calls this after it has read the weights: the model computes no row of weight 0.
         def scores(counted: Counted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             inputs = as_inputs(x, self.structure, self.ids, counted, self.numeric, apart)
-            num_rows = _count_rows(inputs, counted.of(y, "labels"), counted.weights)
+            num_rows = _count_rows(inputs, counted.of(y, y_name), counted.weights)
             logits, features = self.compute(inputs, verbose if num_rows > _MANY_ROWS else 0)
             return logits, {name: as_array(column) for name, column in features.items()}
 
@@ -125,21 +124,27 @@ class Reader:
             groups=groups,
             folds=folds,
             weights_are=weights_are,
+            labels_argument=y_name,
         )
         return rows_of(given, self.wanted)
 
-    def _pick_output(self, argument: str, values: Any) -> Any:
-        """The labels or weights of the calibrated output, if they are a dictionary by output."""
+    def _pick_output(self, argument: str, values: Any) -> tuple[str, Any]:
+        """The labels or weights of the calibrated output, and how the user calls them."""
         if not isinstance(values, Mapping):
-            return values
-        names = dict.fromkeys([*self.label_names, *self.other_names])
-        known(f"Argument `{argument}` must name outputs of the model", values, names)
-        present = [name for name in self.label_names if name in values]
-        if not present:
-            output = " or ".join(map(repr, self.label_names))
-            expected = f"an array, or a dictionary with that of the output {output}"
-            raise refused(argument, expected, list(values))
-        return values[present[0]]
+            return argument, values
+        known(
+            f"Argument `{argument}` must name outputs of the model",
+            values,
+            dict.fromkeys([*self.label_names, *self.other_names]),
+        )
+        name = next((name for name in self.label_names if name in values), None)
+        if name is None:
+            raise refused(
+                argument,
+                f"a dictionary with the output {' or '.join(map(repr, self.label_names))}",
+                list(values),
+            )
+        return f"{argument}[{name!r}]", values[name]
 
     def _load_into_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
         """The columns that are read, labels and weights of a data set, as arrays."""
