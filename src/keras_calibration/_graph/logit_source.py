@@ -64,8 +64,8 @@ def logit_source(
             "The base model must return probabilities of classes, which add up to 1. "
             f"Received: a model that ends in {num_columns} sigmoids, in "
             f"{operation.name!r}. Calibrate each output by itself, for example "
-            f"CalibratedModel(keras.Model(base_model.input, {expression}[:, :1]), head, "
-            'base_output="probability").'
+            f"keras.Model(base_model.input, {expression}[:, :1]) with "
+            'base_output="probability" in a CalibratedModel.'
         )
     if kind == "other" and base_output == "auto":
         raise ValueError(
