@@ -278,9 +278,9 @@ def check_base_model(
         raise ValueError(
             f"Argument `{argument}` must have symbolic inputs and outputs. Received: "
             f"{type(base_model).__name__}, a subclassed model or one without an Input. Wrap it: "
-            f"keras.Model(inputs, {argument}(inputs)), with inputs made by keras.Input. If it is "
-            'subclassed, make a CalibratedModel of this, with base_output="logit" if it returns a '
-            "logit, which is better because a probability near 1 loses precision, or else with "
+            f"keras.Model(inputs, {argument}(inputs)), with inputs made by keras.Input. Pass this "
+            'to CalibratedModel if it is subclassed, with base_output="logit" for a logit, '
+            "which is better because a probability near 1 loses precision, or else with "
             'base_output="probability".'
         )
     output = output_tensor(base_model, calibrated_output)
