@@ -210,7 +210,12 @@ def test_rows_in_no_test_set_are_not_used_for_calibration():
         (LogisticRegression(), {"cv": ShuffleSplit(3, random_state=0)}, 2, "`cv`.*ShuffleSplit"),
         (SVC(decision_function_shape="ovo"), {}, 4, r"\(\d+, 6\).*\"ovr\""),
         (LogisticRegression(), {"fields": [0]}, 2, "column_0"),
-        (LogisticRegression(), {"fields": ["site"]}, 2, "only supported for dataframes"),
+        (LogisticRegression(), {"fields": ["site"]}, 2, "`fields`.*'site'.*Available: 0, 1"),
+        (LogisticRegression(), {"fields": [np.int64(2)]}, 2, "`fields`.*2.*Available: 0, 1"),
+        (LogisticRegression(), {"fields": 1, "numeric": [-1]}, 2, "`numeric`.*-1.*Available: 0, 1"),
+        (LogisticRegression(), {"numeric": [1.0]}, 2, r"`numeric`.*'1\.0'"),
+        (LogisticRegression(), {"numeric": [False, True]}, 2, "`numeric`.*'False', 'True'"),
+        (LogisticRegression(), {"numeric": None}, 2, "`numeric`.*'None'"),
     ],
 )
 def test_what_fit_refuses(base, arguments, num_classes, message):
@@ -218,6 +223,13 @@ def test_what_fit_refuses(base, arguments, num_classes, message):
     x = np.random.default_rng(0).normal(size=(len(labels), 2))
     with pytest.raises(ValueError, match=message):
         NeuralCalibrator(base, **arguments).fit(x, labels)
+
+
+def test_a_name_that_a_frame_does_not_have_is_refused_with_those_that_it_has():
+    x, y = make_rows(60)
+    frame = pandas.DataFrame(x, columns=["age", "price", "site"])
+    with pytest.raises(ValueError, match=r"`fields`.*'sites'.*'site'.*Available: 0, 1, 2, 'age'"):
+        NeuralCalibrator(LogisticRegression(), fields=["sites"]).fit(frame, y)
 
 
 def test_a_classifier_without_weights_is_told():

@@ -1,5 +1,6 @@
 """What users get wrong at the boundary of the package, and what they are told."""
 
+import datetime
 import re
 import warnings
 
@@ -56,7 +57,65 @@ def temperature():
     kc.fit_head(headed(), PRICE[:, None], PRICE > 1, **QUICK)
 
 
+class Subclassed(keras.Model):
+    def call(self, inputs):
+        return keras.ops.sigmoid(inputs["price"])
+
+
+def at(time):
+    kc.calibrate_scores(DAY_P, Y, {"day": DAY_P}, time=time, methods="platt", **QUICK)
+
+
+TIMES = DAY.astype("datetime64[us]").tolist()
+ZONED = [day.replace(tzinfo=datetime.UTC) if day.day % 2 else day for day in TIMES]
+NAMED = r"`base_model`|labels`|Received: \w+='\w+ "
 HINTS = {
+    "a time that a head ignores": (
+        lambda: kc.layers.PlattScaling().fit(PRICE, Y, time="order"),
+        "`time` .*Received: 'order'",
+        NAMED,
+    ),
+    "times that the head of a model ignores": (
+        lambda: kc.fit_head(headed(), PRICE[:, None], Y, time=DAY, **QUICK),
+        "`time` .*Received: the times",
+        NAMED,
+    ),
+    "one class in calibrate": (
+        lambda: kc.calibrate(base(), X, 0 * Y, **QUICK),
+        "`y` must hold both",
+        NAMED,
+    ),
+    "one class in fit_head": (
+        lambda: kc.fit_head(headed(), PRICE[:, None], 0 * Y, **QUICK),
+        "`y` must hold both",
+        NAMED,
+    ),
+    "labels of another code": (
+        lambda: kc.calibrate(base(), X, Y + 1, **QUICK),
+        r"`y` must be in \[0, 1\]",
+        NAMED,
+    ),
+    "a subclassed model": (
+        lambda: kc.calibrate(Subclassed(), X, Y, **QUICK),
+        r"`model` must have symbolic.*CalibratedModel",
+        NAMED,
+    ),
+    "an integer output": (
+        lambda: kc.calibrate(keras.Model(*2 * [symbols(site="int32")["site"]]), SITE, Y, **QUICK),
+        "`model` must return",
+        NAMED,
+    ),
+    "one fold": (lambda: scored(folds=0 * Y), "`folds` .*one fold", NAMED),
+    "a time short": (lambda: at(DAY[1:]), "`time` .*399 entries for 400", NAMED),
+    "a pair as a list": (lambda: at(["day", 2]), "`time` .*tuple", "nothing else"),
+    "three in place of a pair": (lambda: at(("day", 1, 2)), "`time` .*tuple", "nothing else"),
+    "a truth value as a gap": (lambda: at(("day", True)), "`gap` .*gap=True", "nothing else"),
+    "times with and without a zone": (lambda: at(ZONED), "`time` .*time zone", "nothing else"),
+    "halves as groups": (
+        lambda: scored(groups=np.arange(N) / 2),
+        "`groups` .*whole number.*0.5 in row 1",
+        "`numeric`",
+    ),
     "a mean that the head cannot correct": (temperature, "PlattScaling", "initialize"),
     "labels that are missing": (lambda: kc.calibrate(base(), X), "labels.*y=None", r"fit\("),
     "probabilities as logits": (
@@ -135,6 +194,19 @@ WRONG = {
 def test_every_door_says_what_an_argument_must_be_and_what_it_is(name):
     with pytest.raises(ValueError, match=rf"(?s)^Argument `{name}` must .*Received: "):
         WRONG[name]()
+
+
+@pytest.mark.parametrize("verbose", ["loud", -1, None])
+def test_another_verbose_is_refused(verbose):
+    for door in (
+        lambda: kc.calibrate(base(), X, Y, verbose=verbose),
+        lambda: kc.calibrate_scores(DAY_P, Y, verbose=verbose),
+        lambda: kc.fit_head(headed(), PRICE[:, None], Y, verbose=verbose),
+        lambda: kc.layers.PlattScaling().fit(PRICE, Y, verbose=verbose),
+        lambda: kc.scoring.score((Y, DAY_P), [kc.metrics.LogLoss()], verbose=verbose),
+    ):
+        with pytest.raises(ValueError, match=r"^Argument `verbose` must .*Received: "):
+            door()
 
 
 TENSORS = {"tensor": tf.constant, "variable": tf.Variable, "Keras' variable": keras.Variable}

@@ -101,9 +101,9 @@ def confidence_level(name: str, value: Any) -> None:
 def _require(
     holds: Callable[[], Any], name: str, expected: str, value: Any, remedy: str = ""
 ) -> None:
-    """Refuses a value for which a condition does not hold, or that is not a number."""
+    """Refuses a value for which a condition does not hold, or that is not a number, as True."""
     with contextlib.suppress(TypeError, ValueError):  # of an array, whose truth is ambiguous
-        if holds():
+        if not isinstance(value, bool) and holds():
             return
     raise refused(name, expected, value, remedy)
 

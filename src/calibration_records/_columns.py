@@ -44,8 +44,9 @@ def by_name(columns: Any) -> Any:
     if not is_table(columns):
         return columns
     if not hasattr(columns, "__len__"):  # a lazy frame
-        received = f"Received: {type(columns).__name__}"
-        raise ValueError(f"A table must be in memory. {received}: collect it first.")
+        raise ValueError(
+            f"Tables must be in memory. Received: {type(columns).__name__}: collect it."
+        )
     names = list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
     # Columns with the same name, such as 0 and "0", are left out: either would be a guess.
     number = Counter(map(str, names))
@@ -129,23 +130,22 @@ def names_of(names: str | Iterable[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def numbers_of(values: Any, what: str) -> np.ndarray:
+def numbers_of(values: Any, name: str) -> np.ndarray:
     """Labels, predictions or weights as an array of numbers; raises for strings.
 
     Example:
-        >>> numbers_of(["1.5"], "Weights")
+        >>> numbers_of(["1.5"], "labels")
         Traceback (most recent call last):
         ...
-        ValueError: Weights must be numbers. Received: strings, such as '1.5'. Convert them first,
-        for example with weights.astype(float), or (weights == '1.5').astype(int).
+        ValueError: Input labels must be numbers. Received: strings, such as '1.5'. Convert them,
+        for example with labels.astype(float), or (labels == '1.5').astype(int).
     """
-    name = what.lower()
     array = as_array(values, name)
     values = array.reshape(-1).tolist() if array.dtype.kind in "OSU" else []
     if texts := [value for value in values if isinstance(value, str | bytes)]:
         text = max(texts, key=str)
         raise ValueError(
-            f"{what} must be numbers. Received: strings, such as {text!r}. Convert them first, for "
+            f"Input {name} must be numbers. Received: strings, such as {text!r}. Convert them, for "
             f"example with {name}.astype(float), or ({name} == {text!r}).astype(int)."
         )
     return column_of(array, name)
@@ -271,7 +271,7 @@ def column_of(values: Any, name: str) -> np.ndarray:
         raise _make_input_error(
             name,
             "hold numbers or strings",
-            f"dtype {array.dtype}. Convert it, a date for example to the month as a string",
+            f"dtype {array.dtype}. Convert it, a date to the day or the month as a string",
         )
     return array
 

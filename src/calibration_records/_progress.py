@@ -6,6 +6,9 @@ import datetime
 import sys
 import time
 
+from calibration_records._check import one_of
+
+VERBOSE = ("auto", 0, 1, 2)  # as in Keras
 _SECONDS_IN_FILE = 60.0
 
 
@@ -23,7 +26,7 @@ class ProgressBar:
     Args:
         total: Number of passes, seeds or fits.
         unit: Their name in the plural.
-        verbose: 0 or False shows nothing.
+        verbose: One of `VERBOSE`; 0 or False shows nothing.
 
     Example:
         >>> bar = ProgressBar(2, "seeds")
@@ -33,6 +36,7 @@ class ProgressBar:
     """
 
     def __init__(self, total: int, unit: str, verbose: int | str | bool = 1) -> None:
+        one_of("verbose", verbose, VERBOSE)
         self.is_shown, self.total, self._unit = bool(verbose), total, unit
         self._start = self._last = time.monotonic()
         self._done = self._length = 0

@@ -23,6 +23,11 @@ def times_of(values: Any, name: str) -> np.ndarray:
         values = getattr(values, "dt", values).tz_convert(None)
     array = as_array(values, name)
     if array.dtype.kind == "O" and any(isinstance(time, datetime.date) for time in array.flat):
+        if len({getattr(t, "tzinfo", None) is None for t in array.flat if not is_missing(t)}) > 1:
+            raise ValueError(
+                f"Argument `{name}` must have a time zone in all times, or in none. Received: "
+                "times with and without. Give each its zone, as by time.replace(tzinfo=…)."
+            )
         array = np.array([_convert_to_utc(time) for time in array.flat], dtype="datetime64[us]")
     if array.dtype.kind == "M":
         return array.astype("datetime64[us]").reshape(-1)
@@ -32,9 +37,10 @@ def times_of(values: Any, name: str) -> np.ndarray:
             raise ValueError(
                 f"Argument `{name}` must hold numbers or dates. Received: {type(time).__name__} "
                 f"values, such as {time!r}. Convert them, for example strings with "
-                "pandas.to_datetime, and periods of pandas with to_timestamp."
+                "pandas.to_datetime, and periods of pandas with to_timestamp. Of `calibrate`, a "
+                "time with a gap is a tuple of these two."
             )
-    return numbers_of(array, "Times").astype(np.float64).reshape(-1)
+    return numbers_of(array, name).astype(np.float64).reshape(-1)
 
 
 def _convert_to_utc(value: Any) -> np.datetime64:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import installed, refused
+from calibration_records._check import installed, known, refused
 from calibration_records._columns import warn_of_other_order
 from calibration_records._warn import warn
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
@@ -68,9 +68,10 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     Raises:
         ValueError: In `fit`, if there are fewer than two classes, if a split of the
-            cross-validation trains without one of them, if a row is in several test sets, if a
-            frozen classifier lacks a class, if the `classes_` of the classifier are not the labels,
-            if `decision_function` does not have one column per class, or as in `calibrate_scores`.
+            cross-validation trains without one of them, if a row is in several test sets, if
+            `fields` or `numeric` name columns that X does not have, if a frozen classifier lacks a
+            class, if the `classes_` of the classifier are not the labels, if `decision_function`
+            does not have one column per class, or as in `calibrate_scores`.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -122,6 +123,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         """
         warn_of_other_order(X=X, y=y, sample_weight=sample_weight, groups=groups)
         validate_data(self, X, y, skip_check_array=True)
+        columns = self._read_columns(X)
         check_classification_targets(y)
         X, y = indexable(X, column_or_1d(y, warn=True))
         base = self.estimator
@@ -159,11 +161,11 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         self.model_ = calibrate_scores(
             scores[used],
             labels[used],
-            {name: column[used] for name, column in self._read_columns(X).items()} or None,
+            {name: column[used] for name, column in columns.items()} or None,
             None if weights is None else weights[used],
             from_logits=not hasattr(self.estimator_, "predict_proba"),
-            fields=[_name_column(column) for column in self.fields],
-            numeric=[_name_column(column) for column in self.numeric],
+            fields=list(self._name_columns("fields")),
+            numeric=list(self._name_columns("numeric")),
             methods=self.methods,
             folds=fold[used] if has_splits else None,
             groups=None if groups is None else np.asarray(groups)[used],
@@ -255,20 +257,26 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     def _read_columns(self, X: Any) -> dict[str, np.ndarray]:
         """The columns of `fields` and `numeric` by their names as inputs of the model."""
         rows = X if hasattr(X, "shape") else np.asarray(X)
-        given = [*self.fields, *self.numeric]
-        columns = {_name_column(column): _safe_indexing(rows, column, axis=1) for column in given}
+        given = self._name_columns("fields") | self._name_columns("numeric")
+        columns = {name: _safe_indexing(rows, column, axis=1) for name, column in given.items()}
         return {
             name: values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
             for name, values in columns.items()
         }
+
+    def _name_columns(self, argument: str) -> dict[str, str | int]:
+        """Input of the calibrated model → its column of X, for `fields` or `numeric`."""
+        columns = np.array(getattr(self, argument), object, ndmin=1).tolist()
+        # True and 1.0 are equal to 1, but are no positions: as texts, they are refused.
+        known(
+            f"Argument `{argument}` must name columns of X",
+            [c if isinstance(c, str | np.integer) or type(c) is int else str(c) for c in columns],
+            [*range(getattr(self, "n_features_in_", 0)), *getattr(self, "feature_names_in_", ())],
+        )
+        return {c if isinstance(c, str) else f"column_{c}": c for c in columns}
 
 
 def _fit_classifier(base: Any, X: Any, y: Any, weights: np.ndarray | None, rows: np.ndarray) -> Any:
     """A new classifier, fitted to some rows."""
     arguments = {} if weights is None else {"sample_weight": weights[rows]}
     return sklearn.base.clone(base).fit(_safe_indexing(X, rows), y[rows], **arguments)
-
-
-def _name_column(column: str | int) -> str:
-    """The name of a column as an input of the calibrated model."""
-    return column if isinstance(column, str) else f"column_{column}"

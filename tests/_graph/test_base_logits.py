@@ -173,7 +173,7 @@ def test_class_logits_are_those_before_the_softmax(name):
 
 def test_sigmoids_of_several_outputs_are_no_classes():
     base_model = class_model(activation="sigmoid")
-    with pytest.raises(ValueError, match=r"`base_model`.*3 sigmoids") as refused:
+    with pytest.raises(ValueError, match=r"base model must.*3 sigmoids") as refused:
         BaseLogits(base_model)
     advice = str(refused.value).split("for example ")[1].split(" with ")[0]
     one = eval(advice, {"keras": keras, "base_model": base_model})

@@ -223,10 +223,17 @@ def test_two_heads_for_two_outputs():
 def test_two_heads_change_together_or_not_at_all():
     model = two_heads()
     before = [weight.copy() for weight in model.get_weights()]
-    with pytest.raises(ValueError, match="both classes"):
+    with pytest.raises(ValueError, match=r"`y\['click'\]` must hold both classes"):
         fit(model, y={"buy": LABELS, "click": np.zeros(600)})
     with pytest.raises(ValueError, match=r"finite.*iterator.*dataset\.take"):
         fit(model, iter([(X, LABELS)]), None)
+    both, weights = {"buy": LABELS, "click": LABELS}, np.ones(600)
+    with pytest.raises(ValueError, match=r"`y` must .*'clik'.*Available: .*'buy'"):
+        fit(model, y={"buy": LABELS, "clik": LABELS})
+    with pytest.raises(ValueError, match=r"`sample_weight` must .*'clik'.*Available: .*'buy'"):
+        fit(model, y=both, sample_weight={**dict.fromkeys(both, weights), "clik": weights})
+    with pytest.raises(ValueError, match=r"`sample_weight` must .*'click'.*Received: .*\['buy'\]"):
+        fit(model, y=both, sample_weight={"buy": weights})
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 

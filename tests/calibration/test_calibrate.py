@@ -210,7 +210,7 @@ def test_what_the_rows_do_not_allow_is_left_out():
         ({"fields": ["sites"]}, "`fields`"),
         ({"fields": ["price"]}, "Input .price. must hold ids"),
         ({"numeric": ["prize"]}, "`numeric`"),
-        ({"sample_weight": np.zeros(NUM_ROWS)}, "All sample weights are 0"),
+        ({"sample_weight": np.zeros(NUM_ROWS)}, "`sample_weight` must be positive"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_done(arguments, message):

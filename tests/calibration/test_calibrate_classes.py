@@ -48,3 +48,21 @@ def test_folds_of_one_class_and_methods_of_two_classes_are_refused():
         kc.calibrate(base_model(), x, labels[order], time="order", verbose=0)
     with pytest.raises(ValueError, match="'temperature', 'vector'"):
         kc.calibrate(base_model(), x, labels, methods="platt", verbose=0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_class_probabilities_must_add_up_to_1_up_to_rounding(dtype):
+    generator = np.random.default_rng(0)
+    p = generator.dirichlet(np.ones(20), 400)
+    labels = [generator.choice(20, p=row) for row in p]
+    kc.layers.TemperatureScaling().fit(p.astype(dtype), labels, from_logits=False)
+    for share in (0.9, 1.1):
+        wrong = np.where(np.arange(400)[:, None] == 7, share * p, p).astype(dtype)
+        with pytest.raises(
+            ValueError, match=r"(?s)`scores` must .*Received: 1 of 400.* in row 7\."
+        ):
+            kc.calibrate_scores(wrong, labels, verbose=0)
+        with pytest.raises(
+            ValueError, match=r"(?s)`logits` must .*Received: 1 of 400.* in row 7\."
+        ):
+            kc.layers.TemperatureScaling().fit(wrong, labels, from_logits=False)

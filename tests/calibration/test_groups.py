@@ -101,7 +101,7 @@ def test_order_and_rows_of_weight_0_change_nothing(door):
         (GROUP[:-1], "599 entries"),
         (np.stack([GROUP, GROUP], axis=1), r"`groups`.*\(600, 2\)"),
         ("customer", "`groups`.*'customer'"),
-        (GROUP + 0.5, "'groups'"),
+        (GROUP + 0.5, "`groups`"),
     ],
 )
 def test_what_is_no_group_of_each_row_is_refused(door, groups, told):

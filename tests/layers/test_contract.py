@@ -284,7 +284,7 @@ def test_rows_that_are_refused_change_nothing(case, every_taught):
     before = values_of(layer)
     bad = (CLASSES if case.has_classes else LABELS).astype("float64")
     bad[3] = np.nan
-    message = r"Labels must be|[Ll]abels.* class numbers"
+    message = r"`labels` must be|[Ll]abels.* class numbers"
     if not case.has_logits:
         with pytest.raises(ValueError, match=r"Received: no 'price'"):
             layer.adapt({"site": SITES})

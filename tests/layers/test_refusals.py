@@ -117,7 +117,7 @@ ROWS = [
     (lambda: ILPS().adapt(LOGITS, [1, 1, 1, 1]), "`labels`.*one class"),
     (lambda: ILPS(knots="quantile").adapt([]), "empty"),
     (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [1, 1, 2], [1, 1, 0]), "all 3 classes"),
-    (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1, 3]), "Labels.* 0 … 2"),
+    (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1, 3]), "`labels`.* 0 … 2"),
     (lambda: VectorScaling(3).fit(np.zeros((2, 3)), [[1, 0, 0], [0, 2, -1]]), "add up to 1"),
     (lambda: VectorScaling(3).fit(np.zeros((2, 3)), np.full((2, 3), 0.4)), "add up to 1"),
     (lambda: VectorScaling(3).fit(np.zeros((2, 3)), np.zeros((2, 2))), r"labels=\(2, 2\)"),

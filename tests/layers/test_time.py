@@ -106,10 +106,10 @@ def test_dates_as_numbers_are_warned_about(time, message):
     ("time", "message"),
     [
         (None, '`time`.*FieldBias.*"order"'),
-        (np.arange(10.0), "`time`.*3,000 rows"),
+        (np.arange(10.0), "`time`.*for 3000 rows"),
         ("day", "`time`.*'day'"),
-        (np.full(NUM_ROWS, np.nan), "Times.*nan in row 0"),
-        (np.full(NUM_ROWS, np.inf), "Times.*inf in row 0"),
+        (np.full(NUM_ROWS, np.nan), "`time`.*nan in row 0"),
+        (np.full(NUM_ROWS, np.inf), "`time`.*inf in row 0"),
         (["2026-03-01"] * NUM_ROWS, "`time`.*str values"),
         (np.full(NUM_ROWS, "2026-03-01", np.dtypes.StringDType()), "Received: str values"),
         (pd.Series(pd.period_range("2026-03-01", periods=NUM_ROWS)), "Period values.*to_timestamp"),

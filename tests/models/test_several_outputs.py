@@ -227,6 +227,12 @@ def test_labels_by_output():
     expected = model.head.get_weights()
     with pytest.raises(ValueError, match="'buy' or 'probability'"):
         kc.fit_head(model, X, {"click": Y}, verbose=0)
+    for wrong in ({"buy": Y, "clik": Y}, Batches(X, {"buy": Y, "clik": Y})):
+        data = (wrong,) if isinstance(wrong, Batches) else (X, wrong)
+        with pytest.raises(ValueError, match=r"`y` must .*'clik'.*Available: .*'click'"):
+            kc.fit_head(model, *data, verbose=0)
+    with pytest.raises(ValueError, match=r"`sample_weight` must .*'clik'"):
+        kc.calibrate(dictionary(), X, {"buy": Y}, {**weights, "clik": Y}, verbose=0)
     for y, sample_weight in ((labels, weights), ({"probability": Y}, weights["buy"])):
         kc.fit_head(model, X, y, sample_weight, verbose=0)
         np.testing.assert_array_equal(model.head.get_weights()[0], expected[0])

@@ -99,6 +99,17 @@ def test_equals_the_package_of_the_authors(monkeypatch, weighted):
     assert result.p_value > 88 * p_value
 
 
+@pytest.mark.parametrize("weights", [None, np.arange(1.0, 1001) ** 0.3])
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_a_rate_of_one_class_is_exact_and_has_no_rarer_class(label, weights):
+    site, predictions = np.arange(1000) % 3, np.linspace(0.05, 0.95, 1000)
+    result = multicalibration_error(np.full(1000, label), predictions, {"site": site}, weights)
+    assert {result.rate, *(segment.observed_rate for segment in result.segments)} == {label}
+    assert np.isnan(result.relative_error)
+    assert "rarer" not in str(result)
+    assert "nan" not in str(result)
+
+
 HOSTILE = st.lists(
     st.tuples(
         st.sampled_from([0.0, 0.0, 1.0, 0.5]),

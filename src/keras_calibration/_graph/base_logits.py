@@ -269,26 +269,31 @@ def serialized_base(base_model: keras.Model) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != "compile_config"}
 
 
-def check_base_model(base_model: keras.Model, calibrated_output: str | int | None = None) -> None:
+def check_base_model(
+    base_model: keras.Model,
+    calibrated_output: str | int | None = None,
+    argument: str = "base_model",
+) -> None:
     """Raises unless the model has symbolic inputs and an output of numbers per row or class."""
-    instance("base_model", base_model, keras.Model, "a Keras model")
+    instance(argument, base_model, keras.Model, "a Keras model")
     if symbolic_output(base_model) is None:
         raise ValueError(
-            "Argument `base_model` must have symbolic inputs and outputs. Received: "
+            f"Argument `{argument}` must have symbolic inputs and outputs. Received: "
             f"{type(base_model).__name__}, a subclassed model or one without an Input. Wrap it: "
-            "keras.Model(inputs, base_model(inputs)), with inputs made by keras.Input. Pass "
-            'base_output="logit" if it returns a logit, which is better because a probability near '
-            '1 loses precision, or base_output="probability" if it returns a probability.'
+            f"keras.Model(inputs, {argument}(inputs)), with inputs made by keras.Input. Pass this "
+            'to CalibratedModel if it is subclassed, with base_output="logit" for a logit, '
+            "which is better because a probability near 1 loses precision, or else with "
+            'base_output="probability".'
         )
     output = output_tensor(base_model, calibrated_output)
     if len(output.shape) not in (1, 2) or (len(output.shape) == 2 and not output.shape[1]):
         raise ValueError(
-            "Argument `base_model` must return one probability or logit per row, with shape "
+            f"Argument `{argument}` must return one probability or logit per row, with shape "
             "(batch,) or (batch, 1), or one per class, with shape (batch, K). Received: an output "
             f"of shape {output.shape}."
         )
     if "float" not in output.dtype:
         raise ValueError(
-            "Argument `base_model` must return probabilities or logits in a float dtype. "
+            f"Argument `{argument}` must return probabilities or logits in a float dtype. "
             f"Received: an output of dtype {output.dtype}."
         )

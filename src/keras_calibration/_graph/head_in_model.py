@@ -118,12 +118,17 @@ class HeadInModel:
             return values[LOGIT_OUTPUT], self.features_from(columns, values)
 
         numeric = self.head.reads().numeric
+        base = self.base_layer
         return Reader(
             structure=symbolic_input(self.model),
             compute=compute,
             ids=self.ids,
             numeric={name for feature, name in self.input_of.items() if feature in numeric},
             label_names=self.label_names,
+            other_names=[
+                *([] if base is None else output_names(base.base_model)),
+                *output_names(self.model),
+            ],
             # `numeric` is empty, because the reader has checked the inputs that hold numbers.
             wanted=replace(wanted_by(self.head), names=tuple(self.features), numeric=()),
         )

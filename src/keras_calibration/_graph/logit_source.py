@@ -61,11 +61,11 @@ def logit_source(
     expression = output_expression(base_model, calibrated_output)
     if kind == "sigmoids":
         raise ValueError(
-            "Argument `base_model` must return probabilities of classes, which add up to 1. "
+            "The base model must return probabilities of classes, which add up to 1. "
             f"Received: a model that ends in {num_columns} sigmoids, in "
             f"{operation.name!r}. Calibrate each output by itself, for example "
             f"keras.Model(base_model.input, {expression}[:, :1]) with "
-            'base_output="probability".'
+            'base_output="probability" in a CalibratedModel.'
         )
     if kind == "other" and base_output == "auto":
         raise ValueError(

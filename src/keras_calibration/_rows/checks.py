@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._columns import check_same_rows, numbers_of, refuse_rows
-from calibration_records._limits import SMALLEST_PROBABILITY
+from calibration_records._limits import SMALLEST_PROBABILITY, SUM_TOLERANCE
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import flat_numbers, refuse_beyond_float32
@@ -35,6 +35,7 @@ def check_rows(
     both_classes: bool = False,
     from_logits: bool = True,
     argument: str = "logits",
+    labels_argument: str = "labels",
 ) -> Rows:
     """Scores, labels and weights as arrays; raises for invalid ones.
 
@@ -48,33 +49,45 @@ def check_rows(
         both_classes: Whether the rows must be of all classes.
         from_logits: Whether the scores are logits.
         argument: The user's name for the scores.
+        labels_argument: The user's name for the labels.
     """
-    what, numbers, weights = argument.capitalize(), counted.numbers, counted.weights
-    read = numbers_of(scores, what) if is_of_classes(scores) else flat_numbers(scores, argument)
+    numbers, weights = counted.numbers, counted.weights
+    read = numbers_of(scores, argument) if is_of_classes(scores) else flat_numbers(scores, argument)
     read = np.asarray(read, np.float64)
     if not len(read):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
-    columns = {argument: read, "labels": labels, "sample_weight": weights}
-    sizes = {n: (*np.shape(c), 0)[0] for n, c in columns.items() if c is not None}
-    check_same_rows(f"{what}, labels and weights", sizes)
+    columns = {argument: read, labels_argument: labels, "sample_weight": weights}
+    check_same_rows(
+        "Scores, labels and weights",
+        {name: (*np.shape(c), 0)[0] for name, c in columns.items() if c is not None},
+    )
     if from_logits:
         is_finite = np.isfinite(read.reshape(len(read), -1)).all(axis=1)
         refuse_rows(
             np.asarray(~is_finite),
             read,
-            f"{what} must be finite.",
+            f"Argument `{argument}` must be finite.",
             "Check these rows for missing features.",
             numbers,
         )
         refuse_beyond_float32(read, f"Argument `{argument}`")
     else:
         check_probabilities(read, argument)
+        refuse_rows(
+            np.asarray(is_of_classes(read) and np.abs(read.sum(axis=1) - 1) > SUM_TOLERANCE),
+            read,
+            f"Argument `{argument}` must hold rows of probabilities that add up to 1.",
+            "Divide each row by its sum, or pass logits, with from_logits=True.",
+            numbers,
+        )
     logits = read if from_logits else logits_of_probabilities(read)
     # All later code computes on logits; probabilities were only the user's form.
-    shares = None if labels is None else _read_shares(labels, logits, numbers)
+    shares = None if labels is None else _read_shares(labels, logits, numbers, labels_argument)
     rows = Rows(logits, shares, weights, numbers=numbers)
     if both_classes and labels is not None:
-        refuse_absent_classes(rows.shares.sum(axis=0), counted.num_given or len(rows))
+        refuse_absent_classes(
+            rows.shares.sum(axis=0), counted.num_given or len(rows), labels_argument
+        )
     if from_logits:
         _warn_of_probabilities(read, rows.labels)
     else:
@@ -82,21 +95,23 @@ def check_rows(
     return rows
 
 
-def _read_shares(labels: ArrayLike, scores: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
+def _read_shares(
+    labels: ArrayLike, scores: np.ndarray, numbers: np.ndarray | None, argument: str
+) -> np.ndarray:
     """Labels (n,) in [0, 1], or class shares (n, K); raises for invalid ones."""
     if scores.ndim == 2:
-        return class_shares(labels, len(scores), scores.shape[1], numbers)
-    shares = flat_numbers(labels, "labels")
+        return class_shares(labels, len(scores), scores.shape[1], numbers, argument)
+    shares = flat_numbers(labels, argument)
     if (bad := ~((shares >= 0) & (shares <= 1))).any():
         # Labels outside [0, 1] with scores of 0 and 1 are most likely scores and labels swapped.
         are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
         advice = _describe_swap("logits") if are_swapped else label_advice(shares)
-        expected = "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share between."
-        refuse_rows(bad, shares, expected, advice, numbers)
+        expected = "in [0, 1]: 0 for negative, 1 for positive, or a share between"
+        refuse_rows(bad, shares, f"Argument `{argument}` must be {expected}.", advice, numbers)
     return shares
 
 
-def refuse_absent_classes(totals: ArrayLike, num_rows: float) -> None:
+def refuse_absent_classes(totals: ArrayLike, num_rows: float, argument: str = "labels") -> None:
     """Raises unless every class has rows, from the sums of their weights (K,)."""
     absent = np.flatnonzero(np.asarray(totals) <= 0)
     if len(absent):
@@ -104,9 +119,10 @@ def refuse_absent_classes(totals: ArrayLike, num_rows: float) -> None:
         is_one = np.size(totals) == 2
         named = ", ".join(map(str, absent[:_HANDFUL]))
         raise ValueError(
-            f"Argument `labels` must hold {'both' if is_one else f'all {np.size(totals)}'} classes "
-            f"where the weight is above 0. Received: {'one class only, ' * is_one}{num_rows:g} "
-            f"rows, none of them of class {named}. Use more rows, or check how labels are made."
+            f"Argument `{argument}` must hold {'both' if is_one else f'all {np.size(totals)}'} "
+            "classes where the weight is above 0. Received: "
+            f"{'one class only, ' * is_one}{num_rows:g} rows, none of them of class {named}. Use "
+            "more rows, or check how labels are made."
         )
 
 
@@ -181,11 +197,13 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     missed = rows.labels if of_classes else np.where(rows.logits < 0, rows.labels, 1 - rows.labels)
     is_wrong = (are_ends & (missed > 0)).reshape(len(rows), -1).any(axis=1)
     if num_wrong := np.count_nonzero(is_wrong):
+        # Half a vote for each class keeps the sum of a row at 1.
         warn(
             f"{num_wrong:,} of {len(rows):,} rows have a probability of exactly 0 or 1, and a "
             "label that contradicts it. Each counts as a logit of ±36.7; a few outweigh all other "
-            "rows. Smooth the votes of a forest, (k + ½) / (K + 1) for k of K votes; for other "
-            "models, pass logits: float32 probabilities are exactly 1 for logits above 17."
+            "rows. Smooth the votes of a forest, (k + ½) / "
+            f"({'V + K / 2' if of_classes else 'V + 1'}) for k of V votes; for other models, pass "
+            "logits: float32 probabilities are exactly 1 for logits above 17."
         )
 
 

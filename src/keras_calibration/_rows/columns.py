@@ -63,7 +63,7 @@ def as_csr(values: Any) -> Any:
 
 def flat_numbers(values: ArrayLike, name: str) -> np.ndarray:
     """Logits, labels or weights (n,) or (n, 1) as an array (n,) in float64."""
-    array = numbers_of(values, name.capitalize()).astype(np.float64)
+    array = numbers_of(values, name).astype(np.float64)
     one_column(name, array.shape)
     return array.reshape(-1)
 

@@ -82,6 +82,7 @@ class Given:
         from_logits: Whether `scores` are logits.
         weights_are: What the weights are, see `weights.counts_of`.
         argument: The user's name for `scores`.
+        labels_argument: The user's name for `labels`.
         both_classes: Whether the rows must be of all classes.
     """
 
@@ -95,6 +96,7 @@ class Given:
     from_logits: bool = True
     weights_are: str = "importance"
     argument: str = "logits"
+    labels_argument: str = "labels"
     both_classes: bool = True
 
 
@@ -110,8 +112,7 @@ def by_names(given: Given, wanted: Wanted) -> tuple[Given, Wanted]:
     (scores, labels, weights), used = in_place_of_names(
         given.columns,
         wanted.names or (),
-        **{given.argument: given.scores},
-        labels=given.labels,
+        **{given.argument: given.scores, given.labels_argument: given.labels},
         sample_weight=given.sample_weight,
     )
     # A fit that reads all columns reads the others.
@@ -134,7 +135,7 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
     given, wanted = by_names(given, wanted)
     # Report a missing argument before any array is read.
     if given.labels is None:
-        raise refused("labels", "an array with a label for each row", None)
+        raise refused(given.labels_argument, "an array of labels, one for each row", None)
     check_weights_are(given.weights_are, given.sample_weight is not None)
     counted = counted_rows(given.sample_weight)
     scores, columns, of, kept = given.scores, given.columns, counted, {}
@@ -155,9 +156,14 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
             folds=given.folds,
         )
         scores = counted.of(scores, given.argument)
-    labels = counted.of(given.labels, "labels")
     rows = check_rows(
-        scores, labels, counted, given.both_classes, given.from_logits, given.argument
+        scores,
+        counted.of(given.labels, given.labels_argument),
+        counted,
+        given.both_classes,
+        given.from_logits,
+        given.argument,
+        given.labels_argument,
     )
     warn_of_contradicted_ends(rows)
     if rows.weights is not None:

@@ -39,13 +39,17 @@ def with_groups(
     one_column("groups", column.shape)
     same_rows("groups", len(column), len(rows), "row")
     values = column.reshape(-1)
-    # Only objects and floats can hold missing groups, which are not one group.
+    # Only objects and floats can hold missing groups, which are not one group, and fractions.
     if values.dtype.kind in "Of":
         refuse_rows(
-            np.array([is_missing(value) for value in values.tolist()], bool),
+            np.array(
+                [is_missing(v) or (isinstance(v, float) and v % 1 != 0) for v in values.tolist()],
+                bool,
+            ),
             values,
-            "Argument `groups` must have the group of each row.",
-            "Drop rows without a group, or give each a group of its own.",
+            "Argument `groups` must have the group of each row, as a whole number or a string.",
+            "Drop rows without a group, or give each a group of its own. Number other values, for "
+            "example with numpy.unique(values, return_inverse=True)[1].",
             counted.numbers,
         )
     # Numbers from 0 serve as well as the user's names, and take less time.

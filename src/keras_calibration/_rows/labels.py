@@ -33,10 +33,14 @@ _LABEL_TOLERANCE = 1e-3
 
 
 def class_shares(
-    labels: ArrayLike, num_rows: int, num_classes: int, numbers: np.ndarray | None
+    labels: ArrayLike,
+    num_rows: int,
+    num_classes: int,
+    numbers: np.ndarray | None,
+    argument: str = "labels",
 ) -> np.ndarray:
     """Class numbers or shares as shares (n, K); messages name rows by their `numbers`."""
-    values = numbers_of(labels, "Labels")
+    values = numbers_of(labels, argument)
     if values.shape in ((num_rows,), (num_rows, 1)):
         values = values.reshape(-1).astype(np.float64)
         # Invalid numbers become class 0 for now; `refuse_rows` reports them below.
@@ -52,10 +56,14 @@ def class_shares(
         shares = np.divide(shares, sums, out=np.zeros_like(shares), where=sums > 0)
     else:
         expected = f"class numbers ({num_rows},) or soft labels ({num_rows}, {num_classes})"
-        raise refused("labels", expected, values.shape, "Pass one label per row.")
-    is_missing = np.isnan(values).any()
-    advice = _MISSING_LABELS if is_missing else "Recode or drop these rows; numbers start at 0."
-    refuse_rows(bad, values, f"Labels must be {expected}.", advice, numbers)
+        raise refused(argument, expected, values.shape, "Pass one label per row.")
+    refuse_rows(
+        bad,
+        values,
+        f"Argument `{argument}` must be {expected}.",
+        _MISSING_LABELS if np.isnan(values).any() else "Recode or drop these; numbers start at 0.",
+        numbers,
+    )
     return shares
 
 

@@ -77,7 +77,7 @@ def scale_sums(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dty
         are_outside = ~((p >= 0) & (p <= 1)).all(axis=tuple(range(1, p.ndim)))
         if (are_outside & counts).any():
             return ops.convert_to_tensor([0, 1, 0, 0], dtype)
-    values = as_tensor(values, "Predictions")
+    values = as_tensor(values, "y_pred")
     if len(values.shape) == 2 and values.shape[1] not in (1, None):
         labels, values, weights = class_rows(labels, values, weights, dtype)
         # Both readings of the predictions get a squared error; the caller compares them.
@@ -105,7 +105,7 @@ def rows_with_all_digits(
         return rows, from_logits
     # Where tensors are float32, convert in float64 first. Invalid values pass as ½ and become NaN
     # after the logarithm, which would warn of them.
-    values = numbers_of(y_pred, "Predictions")
+    values = numbers_of(y_pred, "y_pred")
     valid = (values >= 0) & (values <= 1)
     logits = logits_of_probabilities(np.where(valid, values, 0.5), one_column=True)
     logits = ops.convert_to_tensor(np.where(valid, logits, np.nan).reshape(-1))
@@ -115,10 +115,10 @@ def rows_with_all_digits(
 def aligned_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> Rows:
     """Labels, predictions and weights as flat tensors of equal length, in their dtypes."""
     warn_of_other_order(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
-    predictions = as_tensor(y_pred, "Predictions")
+    predictions = as_tensor(y_pred, "y_pred")
     one_column("y_pred", tuple(predictions.shape))
     predictions = ops.reshape(predictions, (-1,))
-    labels = _align(as_tensor(y_true, "Labels"), predictions, "y_true")
+    labels = _align(as_tensor(y_true, "y_true"), predictions, "y_true")
     # If the two are not swapped, the first 100 rows mostly show it, and no others are read.
     can_be_read = not is_symbolic(predictions) and not is_symbolic(labels)
     if can_be_read and are_0_or_1(as_array(predictions[:100])):
@@ -126,16 +126,16 @@ def aligned_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -
     return labels, predictions, _read_weights(sample_weight, predictions)
 
 
-def as_tensor(values: Any, what: str) -> Tensor:
+def as_tensor(values: Any, name: str) -> Tensor:
     """Labels, predictions or weights in any form as a tensor; raises for strings."""
     # A list of tensors, as of single rows, is no tensor yet.
     if isinstance(values, list | tuple) and any(map(ops.is_tensor, values)):
         values = ops.stack(values)
     if not ops.is_tensor(values):
-        values = ops.convert_to_tensor(numbers_of(values, what))
+        values = ops.convert_to_tensor(numbers_of(values, name))
     if keras.backend.standardize_dtype(values.dtype) == "string":
-        numbers_of(values, what)  # raises where the strings can be read
-        raise ValueError(f"{what} must be numbers. Received: strings. Recode them first.")
+        numbers_of(values, name)  # raises where the strings can be read
+        raise ValueError(f"Argument `{name}` must be numbers. Received: strings. Recode them.")
     # TensorFlow does not compare bool with 0, so bool becomes uint8; other dtypes stay.
     return ops.cast(values, keras.backend.result_type(values.dtype, "uint8"))
 
@@ -161,14 +161,14 @@ def class_rows(
     Labels are shares (n, K), or class numbers (n,) or (n, 1).
     """
     warn_of_other_order(y_true=labels, y_pred=predictions, sample_weight=sample_weight)
-    predictions = ops.cast(as_tensor(predictions, "Predictions"), dtype)
+    predictions = ops.cast(as_tensor(predictions, "y_pred"), dtype)
     shape = tuple(predictions.shape)
     if len(shape) != 2 or shape[1] is None or shape[1] < 2:
         raise ValueError(
             "Argument `y_pred` must have shape (n, K), one prediction for each of K ≥ 2 classes. "
             f"Received: shape {shape}. For one probability per row, use CalibratedLogLoss."
         )
-    labels = ops.cast(as_tensor(labels, "Labels"), dtype)
+    labels = ops.cast(as_tensor(labels, "y_true"), dtype)
     received = tuple(labels.shape)
     if len(received) == 1 or (len(received) == 2 and received[1] == 1):
         # One-hot rows. An invalid number gives a row of zeros, which `distribution_or_nan` turns
@@ -265,7 +265,7 @@ def _read_weights(sample_weight: Tensor | None, predictions: Tensor) -> Tensor:
     """Weights `(n,)`: ones for None; a scalar is the weight of all rows."""
     if sample_weight is None:
         return ops.ones_like(predictions)
-    sample_weight = as_tensor(sample_weight, "Weights")
+    sample_weight = as_tensor(sample_weight, "sample_weight")
     if len(sample_weight.shape) == 0:
         return ops.broadcast_to(sample_weight, ops.shape(predictions))
     return _align(sample_weight, predictions, "sample_weight")

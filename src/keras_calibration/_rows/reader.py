@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import known, refused
 from calibration_records._columns import (
     as_array,
     by_name,
@@ -40,6 +41,7 @@ class Reader:
         numeric: Names of the inputs of numeric columns, which a fit must not lose in float32.
         label_names: Names of the calibrated output in dictionaries of labels or weights, which a
             model with several outputs may have.
+        other_names: Names of all outputs, which these dictionaries may also have.
         wanted: The features that a fit reads. All other features stay as the model takes them.
     """
 
@@ -47,7 +49,8 @@ class Reader:
     compute: Callable[[Inputs, int | str], tuple[np.ndarray, Mapping[str, Tensor]]]
     ids: Collection[str] = ()
     numeric: Collection[str] = ()
-    label_names: Collection[str] = ()
+    label_names: Sequence[str] = ()
+    other_names: Sequence[str] = ()
     wanted: Wanted = NOTHING
 
     def inputs(self, x: Data) -> Data:
@@ -94,7 +97,8 @@ class Reader:
             x, y, sample_weight = self._load_into_memory(x, (time, groups))
         else:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
-        y, sample_weight = (_pick_output(part, self.label_names) for part in (y, sample_weight))
+        y_name, y = self._pick_output("y", y)
+        _, sample_weight = self._pick_output("sample_weight", sample_weight)
         # Of a table that becomes one matrix, what these arguments name is no part.
         apart = {part for part in (y, sample_weight, groups, time) if isinstance(part, str)}
         # No input of a model is its label. What a fit reads as features is neither a label nor a
@@ -103,13 +107,11 @@ class Reader:
         (y, sample_weight), _ = in_place_of_names(
             x, {*self.ids, *self.numeric}, y=y, sample_weight=sample_weight
         )
-        if y is None:
-            raise ValueError("The development set must have labels. Received: y=None.")
 
         # The door calls this after it has read the weights: the model computes no row of weight 0.
         def scores(counted: Counted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             inputs = as_inputs(x, self.structure, self.ids, counted, self.numeric, apart)
-            num_rows = _count_rows(inputs, counted.of(y, "labels"), counted.weights)
+            num_rows = _count_rows(inputs, counted.of(y, y_name), counted.weights)
             logits, features = self.compute(inputs, verbose if num_rows > _MANY_ROWS else 0)
             return logits, {name: as_array(column) for name, column in features.items()}
 
@@ -122,8 +124,27 @@ class Reader:
             groups=groups,
             folds=folds,
             weights_are=weights_are,
+            labels_argument=y_name,
         )
         return rows_of(given, self.wanted)
+
+    def _pick_output(self, argument: str, values: Any) -> tuple[str, Any]:
+        """The labels or weights of the calibrated output, and how the user calls them."""
+        if not isinstance(values, Mapping):
+            return argument, values
+        known(
+            f"Argument `{argument}` must name outputs of the model",
+            values,
+            dict.fromkeys([*self.label_names, *self.other_names]),
+        )
+        name = next((name for name in self.label_names if name in values), None)
+        if name is None:
+            raise refused(
+                argument,
+                f"a dictionary with the output {' or '.join(map(repr, self.label_names))}",
+                list(values),
+            )
+        return f"{argument}[{name!r}]", values[name]
 
     def _load_into_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
         """The columns that are read, labels and weights of a data set, as arrays."""
@@ -179,19 +200,6 @@ def is_batches(x: Data) -> bool:
     is_structure = isinstance(x, dict | list | tuple) or is_table(x)
     is_arrays = is_structure or hasattr(x, "__array__") or ops.is_tensor(x) or is_sparse(x)
     return isinstance(x, Iterable) and not is_arrays
-
-
-def _pick_output(values: Any, names: Collection[str]) -> Any:
-    """The labels or weights of the output with one of the names, if they are a dictionary."""
-    if not isinstance(values, Mapping):
-        return values
-    present = [name for name in names if name in values]
-    if not present:
-        raise ValueError(
-            "Labels and weights must be arrays, or dictionaries with those of the calibrated "
-            f"output, {' or '.join(map(repr, names))}. Received: a dictionary with {list(values)}."
-        )
-    return values[present[0]]
 
 
 def given_labels(x: Data, y: Any) -> Any:

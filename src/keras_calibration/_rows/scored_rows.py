@@ -112,10 +112,10 @@ def scored_rows(
     # The weights decide which rows count, so they are read before everything else.
     counted = counted_rows(sample_weight)
     read = {
-        name: numbers_of(counted.of(values, arguments[name]), "Predictions")
+        name: numbers_of(counted.of(values, arguments[name]), arguments[name])
         for name, values in named.items()
     }
-    y = numbers_of(counted.of(labels, "labels"), "Labels")
+    y = numbers_of(counted.of(labels, "labels"), "labels")
     if not (may_be_classes and any(map(is_of_classes, read.values()))):
         y = _flatten(y, "labels")
         read = {name: _flatten(values, arguments[name]) for name, values in read.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import not_negative, refused
+from calibration_records._check import not_negative, refused, same_rows
 from calibration_records._columns import refuse_rows
 from calibration_records._times import DAY, times_of
 from calibration_records._warn import warn
@@ -56,12 +56,15 @@ def with_times(
             else named_column("time", time, columns, 'an array or "order"')
         )
     times = times_of(counted.of(time, "time"), "time")
-    if len(times) != len(rows):
-        raise refused("time", f"one for each of the {len(rows):,} rows", f"{len(times):,} times")
+    same_rows("time", len(times), len(rows), "row")
     are_dates = times.dtype.kind == "M"
     missing = np.isnat(times) if are_dates else ~np.isfinite(times)
     refuse_rows(
-        missing, times, "Times must be known.", "Drop rows without a time.", counted.numbers
+        missing,
+        times,
+        "Argument `time` must have the time of each row.",
+        "Drop rows without a time.",
+        counted.numbers,
     )
     _warn_of_numbers_of_dates(times)
     if are_dates:

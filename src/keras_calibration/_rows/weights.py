@@ -129,15 +129,18 @@ def counted_rows(sample_weight: ArrayLike | None) -> Counted:
     if sample_weight is None:
         return Counted()
     weights = flat_numbers(sample_weight, "sample_weight")
-    expected = "Argument `sample_weight` must be finite and not negative."
-    is_bad = ~(np.isfinite(weights) & (weights >= 0))
-    refuse_rows(is_bad, weights, expected, "Drop these rows.")
+    refuse_rows(
+        ~(np.isfinite(weights) & (weights >= 0)),
+        weights,
+        "Argument `sample_weight` must be finite and not negative.",
+        "Drop these rows.",
+    )
     # Without rows of weight 0, no column needs a selection, which would copy it.
     if weights.all():
         return Counted(weights)
     if not weights.any():
         raise ValueError(
-            "All sample weights are 0. Argument `sample_weight` must be positive in a row or more."
+            "Argument `sample_weight` must be positive in a row or more. Received: weights of 0."
         )
     numbers = np.flatnonzero(weights)
     return Counted(weights[numbers], numbers, len(weights))

@@ -142,6 +142,8 @@ def segment_figures(
     lengths = np.diff(np.r_[starts, len(ids)])
     # Shares before sums: a segment of small weights keeps its digits beside one of large weights.
     share = w / np.repeat(np.add.reduceat(w, starts), lengths)
+    # 1 up to rounding, the same as in the sum of the labels: a rate of 1 is exactly 1.
+    ones = np.add.reduceat(share, starts)
     residual = share * (y - p)
     # One sum runs through all segments; subtracting its value before each makes C start at 0.
     cumulative = np.cumsum(residual)
@@ -176,8 +178,8 @@ def segment_figures(
     return SegmentFigures(
         first_row=order[starts],
         num_rows=np.add.reduceat(counts, starts),
-        mean_prediction=np.add.reduceat(share * p, starts),
-        observed_rate=np.add.reduceat(share * y, starts),
+        mean_prediction=np.add.reduceat(share * p, starts) / ones,
+        observed_rate=np.add.reduceat(share * y, starts) / ones,
         error=error,
         deviation=deviation,
         deviations=deviations,

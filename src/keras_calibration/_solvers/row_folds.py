@@ -80,7 +80,9 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
             raise refused("folds", expected, folds, remedy)
     _, fold = np.unique(fold, return_inverse=True)
     if not fold.any():
-        raise refused("folds", "at least two folds", "all rows in one fold")
+        raise ValueError(
+            "Argument `folds` must be at least two folds. Received: all rows in one fold."
+        )
     return fold
 
 

@@ -189,13 +189,12 @@ def calibrate(
     output = _find_output(model, x, y)
     # A head of the model becomes a candidate, so the others start from the logit below it.
     base_model, base_output, base_key, present = _remove_head(model, output)
-    names = [output_name(base_model, base_key), output_name(model, output)]
     # `BaseLogits` freezes the model, and fits make layers; an error has to leave the model as it
     # was.
     with trainable_flags_kept(base_model), throwaway_layers():
         name = free_name("base", layer_names(symbolic_input(base_model)))
         base = BaseLogits(base_model, base_output, base_key, name=name)
-        reader = _build_reader(base, asked, names, present)
+        reader = _build_reader(base, asked, model, output, present)
         rows = reader.read(
             x,
             y,
@@ -226,17 +225,22 @@ def _find_output(model: keras.Model, x: Data, y: Any) -> str | None:
                 f"{named or type(labels).__name__}. Pass y={{{names[0]!r}: labels}}, for example."
             )
         (output,) = named
-    check_base_model(model, output)
+    check_base_model(model, output, "model")
     return output
 
 
 def _build_reader(
-    base: BaseLogits, asked: Asked, label_names: list[str], present: Head | None
+    base: BaseLogits,
+    asked: Asked,
+    model: keras.Model,
+    output: str | None,
+    present: Head | None,
 ) -> Reader:
     """Reads data in the form of a base model's inputs: logits, and all inputs as features."""
-    # All inputs of the model are features by their path, as a head may read each of them.
+    # All inputs of the base model are features by their path, as a head may read each of them.
     symbolic = named_inputs(symbolic_input(base.base_model))
     part = LogitModel(symbolic, base(symbolic))
+    names = [output_name(base.base_model, base.calibrated_output), output_name(model, output)]
 
     def compute(inputs: Inputs, verbose: int | str) -> tuple[np.ndarray, dict[str, Tensor]]:
         return part.values(inputs, verbose), columns_by_path(inputs, symbolic)
@@ -248,7 +252,8 @@ def _build_reader(
             id_names(asked.fields) | (present.reads() if present else Reads()).ids, symbolic
         ),
         numeric=with_tensor_names(asked.numeric, symbolic),
-        label_names=list(dict.fromkeys(label_names)),
+        label_names=list(dict.fromkeys(names)),
+        other_names=[*output_names(base.base_model), *output_names(model)],
     )
 
 

@@ -12,7 +12,8 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import instance, refused
+from calibration_records._check import instance, one_of, refused
+from calibration_records._progress import VERBOSE
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
@@ -76,15 +77,23 @@ def check_fit(head: Head, time: ArrayLike | str | None) -> None:
             "by gradient, with Keras' `fit`, or define `fitted`."
         )
     if head.follows_time and time is None:
-        expected = f"the time of each row, because this {name} follows time"
-        raise refused("time", expected, None, 'Pass an array, the name of a column, or "order".')
+        raise refused(
+            "time",
+            f"the time of each row, because this {name} follows time",
+            None,
+            'Pass an array, the name of a column, or "order".',
+        )
     if time is not None and not head.follows_time:
-        expected = f"None, because this {name} does not follow time"
-        raise refused("time", expected, "times", "Use FieldBias(fields, follows_time=True).")
+        raise ValueError(
+            f"Argument `time` must be None, because this {name} does not follow time. Received: "
+            f"{repr(time) if isinstance(time, str) else 'the times of the rows'}. Use "
+            "FieldBias(fields, follows_time=True)."
+        )
 
 
 def settings_for(heads: Iterable[Head], settings: Any, verbose: Any) -> FitSettings:
     """The settings of a fit, checked; warns if a head has neither network nor trees to use them."""
+    one_of("verbose", verbose, VERBOSE)
     if settings is None:
         return FitSettings(verbose=int(bool(verbose)))
     instance("settings", settings, FitSettings, "a FitSettings", "Pass FitSettings(max_epochs=20).")

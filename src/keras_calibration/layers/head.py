@@ -229,7 +229,7 @@ class Head(keras.layers.Layer):
                 name of a column of `features`; or `"order"`, if the rows are in order of time.
             from_logits: Whether `logits` are logits. Pass False for probabilities, also of classes.
                 (The head is always called on logits.) An exact 0 or 1 counts as a logit of ±36.7:
-                smooth votes, (k + ½) / (K + 1).
+                smooth votes, (k + ½) / (V + 1).
             weights_are: `"importance"`, known up to a common factor: the rows count as
                 `(Σ w)² / Σ w²` rows of equal weight. Or `"counts"` of equal rows.
             settings: How to train the head's network, if it has one.

@@ -114,7 +114,9 @@ def _refit_rows(
     return replace(fit, summary=summary)
 
 
-def _weigh_change(summary: FitSummary, change: float, error: float, only_if_better: bool) -> FitSummary:
+def _weigh_change(
+    summary: FitSummary, change: float, error: float, only_if_better: bool
+) -> FitSummary:
     """The summary with the change of the log loss, and whether the fit is used.
 
     A fit that predicts new rows no better is not used. There is a warning if it is worse; if the

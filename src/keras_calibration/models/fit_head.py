@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._graph.head_in_model import HeadInModel, find_head, find_heads
-from keras_calibration._graph.outputs import output_names
 from keras_calibration._rows.reader import given_labels
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
@@ -52,8 +51,9 @@ def fit_head(
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
             class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). For a model with several
             outputs, a dictionary by output, also in the batches of a data set: the heads of the
-            named outputs are fitted. Weights may be a dictionary too. Names of columns of `x`
-            that are no inputs may stand for labels and weights.
+            named outputs are fitted, and labels of outputs without a head are ignored. Weights may
+            be a dictionary too. Names of columns of `x` that are no inputs may stand for labels and
+            weights.
         sample_weight: Sample weights (n,), if `x` holds arrays; see `weights_are`.
         groups: Which rows belong together, such as the rows of a customer, see `calibrate`. Folds
             are drawn by group, and the error of the change is that of independent groups.
@@ -99,22 +99,30 @@ def fit_head(
     """
     heads = find_heads(model)
     are_several = len({id(match.calibrated) for match in heads}) > 1
-    to_fit: list[Any] = _find_outputs_to_fit(model, heads, x, y) if are_several else [None]
+    to_fit: list[Any] = _find_outputs_to_fit(heads, x, y) if are_several else [None]
     matches = [find_head(model, name) for name in to_fit]
 
     for match in matches:
         check_fit(match.head, time)
     settings = settings_for([match.head for match in matches], settings, verbose)
-    how: dict[str, Any] = {
-        "groups": groups,
-        "time": time,
-        "folds": settings.folds,
-        "weights_are": weights_are,
-        "verbose": verbose,
-    }
     # Read and check the rows of all heads before fitting one, and assign no fit before all are
     # made: an error leaves the model as it was.
-    read = [(match.head, match.reader.read(x, y, sample_weight, **how)) for match in matches]
+    read = [
+        (
+            match.head,
+            match.reader.read(
+                x,
+                y,
+                sample_weight,
+                time=time,
+                groups=groups,
+                folds=settings.folds,
+                weights_are=weights_are,
+                verbose=verbose,
+            ),
+        )
+        for match in matches
+    ]
     fits = [(head, refit(head, rows, settings, only_if_better)) for head, rows in read]
     for name, (_, fit) in zip(to_fit, fits, strict=True):
         if verbose:
@@ -124,13 +132,10 @@ def fit_head(
     return dict(zip(to_fit, summaries, strict=True)) if are_several else summaries[0]
 
 
-def _find_outputs_to_fit(
-    model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any
-) -> list[str]:
+def _find_outputs_to_fit(heads: Sequence[HeadInModel], x: Data, y: Any) -> list[str]:
     """The names of the outputs with a head; if labels are by output, only of those with labels."""
-    names = output_names(model)
     labels = given_labels(x, y)
-    headed = list(dict.fromkeys(names[match.position] for match in heads))
+    headed = list(dict.fromkeys(match.output_name for match in heads))
     labelled = [name for name in headed if not isinstance(labels, Mapping) or name in labels]
     if not labelled:
         raise ValueError(

@@ -111,9 +111,10 @@ class MulticalibrationError(ShownAsText):
     def __str__(self) -> str:
         shown = list(dict.fromkeys([*self.segments[:_NUM_SHOWN], self.overall]))
         error, detectable = (significant(e, 4) for e in (self.error, self.smallest_detectable))
-        relative = f"{100 * self.relative_error:.1f} % of the rarer class"
+        # Without a rarer class, there is no share of its rate.
+        relative = (0 < self.rate < 1) * f" ({100 * self.relative_error:.1f} % of the rarer class)"
         lines = [
-            f"Multicalibration error {error} ({relative}), p-value {self.p_value:.2g} over "
+            f"Multicalibration error {error}{relative}, p-value {self.p_value:.2g} over "
             f"{len(self.segments):,} segments.",
             f"Smallest detectable error: {detectable}.",
         ]
