@@ -74,7 +74,7 @@ def test_served_and_refreshed(kind, jit_compile, tmp_path):
 def test_refuses_heads_without_an_interval_and_levels(tmp_path):
     for head, level, message in (
         (kc.layers.IsotonicRegression(), 0.95, "IsotonicRegression has no interval"),
-        (kc.layers.PlattScaling(), 1.5, "`level`"),
+        (kc.layers.PlattScaling(), 1.5, "`interval`"),
     ):
         with pytest.raises(ValueError, match=message):
             kc.export_savedmodel(fitted(head), tmp_path / "1", interval=level)
