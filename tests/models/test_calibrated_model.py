@@ -103,7 +103,7 @@ def test_a_compiled_base_keeps_its_metrics_to_itself():
 
 
 BAD = {
-    "label 2": ({"x": X, "y": Y + 1}, "Labels.*1500 rows"),
+    "label 2": ({"x": X, "y": Y + 1}, "`y`.*1500 rows"),
     "empty": (dict(zip("xy", rows(slice(0, 0)), strict=True)), "empty"),
     "missing feature": ({"x": {"site": X["site"]}, "y": Y}, "Received: no 'price'"),
     "no dictionary": ({"x": X["price"], "y": Y}, "Received: ndarray"),

@@ -103,7 +103,7 @@ class LogitAUC(AdditiveMetric):
 
 def _warn_of_narrow(logits: Tensor) -> None:
     """Warns if an array of logits varies by less than the bins can resolve."""
-    distinct = np.unique(numbers_of(logits, "Predictions"))
+    distinct = np.unique(numbers_of(logits, "y_pred"))
     if len(distinct) > _HANDFUL and distinct[-1] - distinct[0] < _NARROW:
         warn(
             f"The logits are within {distinct[-1] - distinct[0]:.3g} of each other, from "

@@ -56,7 +56,7 @@ def test_reads_by_pipeline_and_status_in_the_order_of_time(tmp_path):
 def test_a_path_that_can_be_no_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / ("n" * 256) / "runs", "ü" * 128):
-        with pytest.raises(ValueError, match="`path` must be a folder"):
+        with pytest.raises(ValueError, match="must be the path of a folder"):
             Ledger(path)
     Ledger(tmp_path / ("n" * 255)).append(STARTED)
 
