@@ -255,7 +255,7 @@ def _count_seeds_needed(effect: float, std: float, plan: Plan) -> int:
     # A power calculation may say 2, but no exact test decides with fewer than `fewest` runs.
     return max(
         plan.fewest,
-        seeds_needed(effect / unit, std / unit, paired=plan.paired, confidence=plan.level),
+        seeds_needed(effect / unit, (std / unit) ** 2, paired=plan.paired, confidence=plan.level),
     )
 
 

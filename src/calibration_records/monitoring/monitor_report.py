@@ -151,8 +151,8 @@ class FieldReport:
 
     def _format_error(self, form: str) -> str:
         """The figures in this form, to the digits that chance leaves."""
-        figures = {name: f for name, f in vars(self).items() if isinstance(f, float)}
-        return form.format(**{n: to_error(f, self.noise_deviation) for n, f in figures.items()})
+        names = ("field_rce", "noise_floor", "noise_deviation", "high")
+        return form.format(**{n: to_error(getattr(self, n), self.noise_deviation) for n in names})
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,10 @@ _SUFFIX = re.compile(r"(_|@)\d+$")
 _PLAIN_NAMES = {
     "calibrated_log_loss": ("log_loss", "binary_crossentropy", "loss"),
     "calibrated_categorical_log_loss": (
-        *(
-            "categorical_log_loss",
-            "categorical_crossentropy",
-            "sparse_categorical_crossentropy",
-            "loss",
-        ),
+        "categorical_log_loss",
+        "categorical_crossentropy",
+        "sparse_categorical_crossentropy",
+        "loss",
     ),
     "calibrated_quadratic_loss": ("quadratic_loss", "mean_squared_error", "mse"),
 }

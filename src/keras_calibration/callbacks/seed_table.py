@@ -67,6 +67,5 @@ def seed_table(
         )
         cells = [mean] if is_single else [f"{found['count']:.0f}", mean, std, low, high]
         rows.append([name, *cells])
-    has_bias = any(f"{name}{BIAS_SUFFIX}" in shown for name in shown)
-    note = wrap(_BIAS_NOTE) if has_bias else []
+    note = wrap(_BIAS_NOTE) if any(f"{name}{BIAS_SUFFIX}" in shown for name in shown) else []
     return "\n".join([*wrap(title), *(grid(rows) if shown else []), *note])

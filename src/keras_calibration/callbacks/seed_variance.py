@@ -167,6 +167,7 @@ class SeedVariance(keras.callbacks.Callback):
         self._metrics: dict[str, list[float | None]] = {}
         self._checksums: dict[int, Checksum] = {}
         self._kept_epoch: int | str | None = None
+        self._named_metrics: dict[str, keras.metrics.Metric] = {}
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Records the start of the run, and reads the earlier runs of the pipeline."""
@@ -193,6 +194,8 @@ class SeedVariance(keras.callbacks.Callback):
             if isinstance(value, Real) and not name.startswith(_PREFIX)
         }
         name = self.monitor or main_metric(measured)
+        # Once in a fit, because the names are those of results, which take time to compute.
+        self._named_metrics = self._named_metrics or metrics_by_name(self.model)
         measured |= self._collect_uncorrected(measured)
         # Keep one value per epoch for each metric, None where the logs lack it: a metric may begin
         # late, or be validated every few epochs only.
@@ -280,21 +283,24 @@ class SeedVariance(keras.callbacks.Callback):
     def _collect_uncorrected(self, measured: Mapping[str, float]) -> dict[str, float]:
         """Of each calibrated loss, the uncalibrated loss of the same rows and the fitted bias."""
         found: dict[str, float] = {}
-        for name, metric in metrics_by_name(self.model).items():
+        for name, metric in self._named_metrics.items():
             # Under the name of the latest evaluation. The properties are those of this package.
             key = f"val_{name}" if f"val_{name}" in measured else name
-            figures = {
-                plain_name(key): getattr(metric, "uncalibrated_loss", None),
-                f"{key}{BIAS_SUFFIX}": getattr(metric, "fitted_bias", None),
+            properties = {
+                plain_name(key): "uncalibrated_loss",
+                f"{key}{BIAS_SUFFIX}": "fitted_bias",
             }
-            if key in measured:
-                found |= {n: value for n, value in figures.items() if value is not None}
-        return {name: value for name, value in found.items() if name not in measured}
+            found |= {
+                figure: getattr(metric, read)
+                for figure, read in properties.items()
+                if key in measured and figure not in measured and hasattr(type(metric), read)
+            }
+        return found
 
     def _find_directions(self) -> dict[str, str]:
         """The directions of the metrics, from Keras or else from their names."""
         by_metric: dict[str, str | None] = {}
-        for name, metric in metrics_by_name(self.model).items():
+        for name, metric in self._named_metrics.items():
             # Field metrics have the name of their field as a prefix.
             named = dict(getattr(metric, "named_metrics", dict)()) | {name: metric}
             by_metric |= {name: metric_direction(inner) for name, inner in named.items()}

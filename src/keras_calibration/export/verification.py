@@ -184,15 +184,8 @@ def _run_in_new_process(path: str, requests_file: str, answers_file: str) -> Non
 
 def _answer_file(path: str, requests_file: str, answers_file: str) -> None:
     requests = _read(requests_file)
-    _write(
-        [
-            (signature, outputs)
-            for (signature, _), outputs in zip(
-                requests, _answer_requests(path, requests), strict=True
-            )
-        ],
-        answers_file,
-    )
+    signatures = (signature for signature, _ in requests)
+    _write(list(zip(signatures, _answer_requests(path, requests), strict=True)), answers_file)
 
 
 if __name__ == "__main__":

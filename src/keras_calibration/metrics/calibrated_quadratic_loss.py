@@ -87,8 +87,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     @property
     def uncalibrated_loss(self) -> float:
         """The mean squared error of the scored rows without the correction."""
-        biases = self._compute_biases()
-        return float(self._score_rows(ops.zeros_like(biases)))
+        return float(self._score_rows(ops.zeros_like(self._compute_biases())))
 
     @property
     def bias(self) -> np.ndarray:
