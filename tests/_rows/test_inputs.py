@@ -117,6 +117,8 @@ def test_a_column_of_missing_values_is_one_of_empty_strings_for_a_string_input()
         (np.array([1.5]), "int32", False),
         (np.array([np.nan]), "int32", False),
         (np.array([2**31]), "int32", False),
+        (np.array([2**31 - 1]), "int32", True),
+        (np.array([-(2**31)]), "int32", True),
         (np.array([2**31]), "int64", True),
         (np.array([7], "int8"), "float32", True),
         (np.array([10**9]), "float32", False),
@@ -243,3 +245,4 @@ def test_inputs_keep_their_structure_and_take_the_rank_of_the_model():
     assert received[0][0, 0] == 1
     wide = keras.Input((4,), name="wide")
     assert expected_inputs(np.zeros((3, 4)), wide).shape == (3, 4)
+    assert expected_inputs(np.zeros((3, 4)), early).shape == (3, 4)  # Keras refuses it

@@ -97,6 +97,10 @@ def test_methods():
     assert some.num_folds == 2
     assert {*names_of(some)} - {"blend"} == {"identity", "platt", "ilps"}
     assert weight_of(some, ["platt", "ilps"]) > 0.8
+    how = {**BOTH, "methods": ["neural"], "folds": 2}
+    network = kc.calibrate(base_model(), x, y, **how, verbose=0).head
+    assert isinstance(network.field_network, kc.layers.FieldNetwork)
+    assert network.num_members == 2
     forced = kc.calibrate(base_model(), x, y, methods=["ilps"], verbose=0).report
     assert forced.chosen == "ilps"
     assert forced.weights == {"ilps": 1.0}

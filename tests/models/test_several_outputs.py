@@ -238,3 +238,23 @@ def test_labels_by_output():
         np.testing.assert_array_equal(model.head.get_weights()[0], expected[0])
     kc.fit_head(model, Batches(X, labels, weights), verbose=0)
     np.testing.assert_allclose(model.head.get_weights()[0], expected[0], rtol=1e-6)
+
+
+def test_each_head_has_its_own_summary():
+    features = inputs()
+    logits = {"click": task("a", activation=None), "buy": task("b", 1, activation=None)}
+    outputs = {
+        name: keras.layers.Activation("sigmoid", name=name)(
+            kc.layers.PlattScaling()(layer(features["scores"]))
+        )
+        for name, layer in logits.items()
+    }
+    model = keras.Model(features, outputs)
+    labels = {"click": Y | (X["scores"][:, 0] > 1), "buy": Y}
+    before = model.predict_on_batch(X)
+    summaries = kc.fit_head(model, X, labels, verbose=0)
+    assert sorted(summaries) == ["buy", "click"]
+    for name, summary in summaries.items():
+        own, predicted = labels[name], np.asarray(before[name], "float64")[:, 0]
+        expected = -np.log(np.where(own, predicted, 1 - predicted)).mean()
+        assert summary.log_loss_before == pytest.approx(expected, rel=1e-5)

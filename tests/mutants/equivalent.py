@@ -4,6 +4,20 @@ _SRC = "keras_calibration"
 _RECORDS = "calibration_records"
 
 EQUIVALENT = {
+    f"{_SRC}/_solvers/field_effects.py FieldEffects.improve_curve: "
+    "self.beta <= self.lower → (self.beta < self.lower)": (
+        "It only makes a first guess of β, which each step of an effect sets again."
+    ),
+    f"{_SRC}/layers/field_network.py FieldNetwork._require_adapt: 0 → 1": (
+        "In a compiled step of JAX, after `adapt` to one row."
+    ),
+    f"{_SRC}/layers/boosted_trees.py BoostedTrees.boosted.<locals>.training: "
+    "set(range(len(folds))) - {part} → (set(range(len(folds))))": (
+        "One more fit, of the rows to which no tree is fitted."
+    ),
+    f"{_SRC}/calibration/cross_fitted_scores.py _compute_field_errors: 1 → 2 #2": (
+        "The error is that of the sums, whatever number of values the metric has."
+    ),
     f"{_SRC}/_graph/logit_source.py _has_activation: "
     "np.allclose(values, expected, rtol=1e-5, atol=0) → "
     "(np.allclose(expected, values, rtol=1e-05, atol=0))": (
