@@ -90,6 +90,17 @@ def test_compiling_again_replaces():
     assert [metric.name for metric in model.metrics] == ["loss"]
 
 
+@pytest.mark.parametrize("optimizer", ["rmsprop", None])
+def test_a_file_keeps_the_field_metrics(optimizer, tmp_path):
+    model = build()
+    by_field = {"device": [FieldRCE(2)]}
+    model.compile(optimizer, loss="binary_crossentropy", field_metrics=by_field)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    scores = (m.evaluate(X, Y, verbose=0, return_dict=True) for m in (loaded, model))
+    assert next(scores) == next(scores)
+
+
 def test_a_field_that_the_input_lacks_is_refused():
     model = build(field_metrics={"country": [FieldECE(5)]})
     with pytest.raises(ValueError, match="'country'"):

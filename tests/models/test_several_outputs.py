@@ -258,3 +258,8 @@ def test_each_head_has_its_own_summary():
         own, predicted = labels[name], np.asarray(before[name], "float64")[:, 0]
         expected = -np.log(np.where(own, predicted, 1 - predicted)).mean()
         assert summary.log_loss_before == pytest.approx(expected, rel=1e-5)
+    click = model.predict_on_batch(X)["click"]
+    assert [*kc.fit_head(model, X, {"buy": labels["click"]}, only_if_better=False, verbose=0)] == [
+        "buy"
+    ]
+    np.testing.assert_array_equal(model.predict_on_batch(X)["click"], click)

@@ -4,6 +4,9 @@ _SRC = "keras_calibration"
 _RECORDS = "calibration_records"
 
 EQUIVALENT = {
+    f"{_SRC}/models/calibrated_model.py CalibratedModel.predict: 1 → 2": (
+        "For NumPy, any negative size is the one that follows from the others."
+    ),
     f"{_SRC}/_solvers/field_effects.py FieldEffects.improve_curve: "
     "self.beta <= self.lower → (self.beta < self.lower)": (
         "It only makes a first guess of β, which each step of an effect sets again."
