@@ -220,6 +220,14 @@ def test_the_advice_for_a_subclassed_model_works(base_output):
     np.testing.assert_allclose(layer(X), X @ kernel + bias, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["Sigmoid", "Softmax"])
+def test_a_layer_is_not_known_by_its_name(name):
+    computed = {"call": lambda self, x: keras.ops.sigmoid(x / 4), "axis": -1}
+    columns = [keras.layers.Dense(1), keras.layers.Dense(3)][: 1 if name == "Sigmoid" else 2]
+    with pytest.raises(ValueError, match="base_output="):
+        BaseLogits(functional(*columns, type(name, (keras.layers.Layer,), computed)()))
+
+
 def test_a_subclass_of_dense_is_not_taken_for_a_dense():
     model = functional(Doubling(1, "sigmoid"))
     with pytest.raises(ValueError, match="base_output="):

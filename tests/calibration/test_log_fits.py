@@ -184,6 +184,18 @@ def test_refusals(layer, arguments, message):
         fit_calibrator(layer, ScoredLog(frame(), logit="z", **arguments), verbose=0)
 
 
+def test_rows_that_stand_for_a_group_are_no_copies():
+    rows = frame().assign(site=SITE % 5)
+    head = layers.BoostedTrees({"site": 5}, num_rounds=3)
+    fit_calibrator(head, ScoredLog(rows, logit="z"), verbose=0)  # a warning would be an error
+
+
+def test_fractions_are_no_ids():
+    rows = frame().assign(site=SITE + 0.5)
+    with pytest.raises(ValueError, match=r"'site'.*\.5"):
+        fit_calibrator(layers.FieldBias({"site": 50}), ScoredLog(rows, logit="z"), verbose=0)
+
+
 def test_what_weights_are_is_checked_although_the_log_has_none():
     rows = ScoredLog(frame(), logit="z")
     with pytest.raises(ValueError, match="`weights_are`"):

@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import functools
 import importlib.metadata
@@ -18,7 +19,7 @@ from calibration_records.runs.metric_names import main_metric
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import checksum_of
-from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio, FieldECE
+from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio, FieldECE, LogLoss
 from keras_calibration.models import FieldMetricsModel
 from keras_calibration.seeds import Ledger
 from printed import numbers_of
@@ -552,6 +553,56 @@ def test_losses_and_biases_of_calibrated_losses_have_the_names_of_the_logs(tmp_p
     rows = references.Rows(labels["click"], p["click"], ones, ones, ones)
     assert values["val_click_other_bias"] == pytest.approx(references.best_bias(rows), abs=1e-5)
     assert len([name for name in values if name.startswith("val_") and "bias" in name]) == 4
+
+
+@pytest.mark.parametrize("weighted", ["calibrated", "plain", "both"])
+def test_a_loss_of_the_user_with_other_weights_is_no_partner(weighted, tmp_path):
+    metrics = {"calibrated": CalibratedLogLoss(num_folds=1), "plain": LogLoss()}
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+    of_weights = [metric for name, metric in metrics.items() if weighted in (name, "both")]
+    others = [metric for metric in metrics.values() if metric not in of_weights]
+    model.compile("sgd", "mse", metrics=others, weighted_metrics=of_weights, run_eagerly=True)
+    weights = np.where(Y[:, 0] > 0, 1.0, 9.0)
+    callback = SeedVariance(tmp_path, "a", 1, verbose=0)
+    held_out = {"validation_data": (X, Y, weights), "verbose": 0}
+    model.fit(X, Y, callbacks=[callback], **held_out)
+    (run,) = Ledger(tmp_path).runs()
+    values = {name: series[-1] for name, series in run["metrics"].items()}
+    p, ones = model.predict(X, verbose=0)[:, 0].astype(float), np.ones(len(X))
+    plain, weighted_loss = (
+        references.log_loss(references.Rows(Y[:, 0], p, w, ones, ones)) for w in (ones, weights)
+    )
+    theirs, own = (plain, weighted_loss) if weighted == "calibrated" else (weighted_loss, plain)
+    assert values["val_log_loss"] == pytest.approx(theirs, rel=1e-5)
+    if weighted == "both":
+        assert "val_plain_log_loss" not in values
+    else:
+        assert values["val_plain_log_loss"] == pytest.approx(own, rel=1e-5)
+        assert run["directions"]["val_plain_log_loss"] == "min"
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_callback_that_evaluates_other_rows_leaves_no_wrong_figures(comes_first, tmp_path):
+    other = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: model.evaluate(X[:20], 1 - Y[:20], verbose=0)
+    )
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("sgd", "binary_crossentropy", metrics=[CalibratedLogLoss()], run_eagerly=True)
+    callback = SeedVariance(tmp_path, "a", 1, verbose=0)
+    callbacks = [other, callback] if comes_first else [callback, other]
+    options = {"validation_data": (X, Y), "callbacks": callbacks, "verbose": 0}
+    with (
+        pytest.warns(UserWarning, match="SeedVariance before")
+        if comes_first
+        else contextlib.nullcontext()
+    ):
+        model.fit(X, Y, **options)
+    (run,) = Ledger(tmp_path).runs()
+    values = {name: series[-1] for name, series in run["metrics"].items()}
+    if comes_first:
+        assert not {"val_log_loss", "val_calibrated_log_loss_bias"} & {*values}
+    else:
+        assert values["val_log_loss"] == pytest.approx(values["val_loss"], rel=1e-5)
 
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}

@@ -185,6 +185,22 @@ def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
     assert len(Spec.from_model(small_ids(offset=0)).expected["logit"]) == 64
 
 
+def test_a_width_that_the_model_leaves_open(tmp_path):
+    tags = keras.Input((None,), dtype="int32", name="tags")
+    mean = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(10, 4)(tags))
+    head = kc.layers.PlattScaling(dtype="float64")
+    head.fit(np.linspace(-2, 2, 40), np.arange(40) > 20 + 9 * np.sin(np.arange(40)))
+    base = keras.Model(tags, keras.layers.Dense(1, "sigmoid")(mean))
+    model = kc.models.CalibratedModel(base, head)
+    path = kc.export_savedmodel(model, tmp_path / "1", {"tags": np.ones((4, 3), "int32")})
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    for width in (1, 3, 7):
+        rows = {"tags": np.arange(2 * width, dtype="int32").reshape(2, width) % 10}
+        expected = model.predict(rows, verbose=0)
+        received = serve(tags=tf.constant(rows["tags"]))["probability"]
+        np.testing.assert_allclose(received, expected, atol=1e-6)
+
+
 def model_in(policy):
     keras.utils.set_random_seed(0)
     inputs = keras.Input((20,), name="x")

@@ -11,6 +11,8 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
+from keras_calibration.export.provenance import describe_model
+from keras_calibration.export.spec import Spec
 from served import provenance_of
 from symbols import symbols
 
@@ -154,3 +156,15 @@ def test_the_decision_to_change_nothing_is_exported_with_its_report(tmp_path):
     again = kc.refresh_savedmodel(path, logit, labels, from_logits=True, verbose=0)
     assert np.isfinite(again.summary.change)
     assert again.is_written == (again.summary.change < 0)
+
+
+@pytest.mark.parametrize("num_rows", [200, 1500])
+def test_a_report_is_exported_with_the_fit_that_it_describes_alone(num_rows, tmp_path):
+    rng = np.random.default_rng(3)
+    logit = rng.normal(-1, 1, 1500)
+    labels = rng.random(1500) < expit(0.6 * logit + 0.5)
+    scores = {"labels": labels, "from_logits": True, "verbose": 0}
+    model = kc.calibrate_scores(logit, methods="platt", **scores)
+    assert describe_model(Spec.from_model(model))["report"]["chosen"] == "platt"
+    model.head.fit(logit[:num_rows], labels[:num_rows])
+    assert describe_model(Spec.from_model(model))["report"] is None

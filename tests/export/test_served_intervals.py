@@ -71,6 +71,18 @@ def test_served_and_refreshed(kind, jit_compile, tmp_path):
     agrees(outputs_of(second, rows), model, rows, 0.9)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_refresh_to_importances_serves_no_interval(dry_run, tmp_path):
+    model = fitted(kc.layers.PlattScaling())
+    path = kc.export_savedmodel(model, tmp_path, new_rows(), version=1, interval=0.9)
+    features, labels = made_rows(2)
+    logits, weights = kc.base_logits(model, features), np.linspace(0.5, 2.5, NUM_ROWS)
+    options = {"from_logits": True, "only_if_better": False, "verbose": 0}
+    with pytest.raises(ValueError, match=r"`interval`.*weights_are="):
+        kc.refresh_savedmodel(path, logits, labels, None, weights, dry_run=dry_run, **options)
+    assert [version.name for version in tmp_path.iterdir()] == ["1"]
+
+
 def test_refuses_heads_without_an_interval_and_levels(tmp_path):
     for head, level, message in (
         (kc.layers.IsotonicRegression(), 0.95, "IsotonicRegression has no interval"),

@@ -22,6 +22,7 @@ from keras_calibration.metrics import (
     FieldRCE,
     LogitAUC,
     LogLoss,
+    NormalizedEntropy,
 )
 from keras_calibration.scoring import field_ece, field_rce, log_queries, score, score_by_period
 from metric_cases import scored_metrics
@@ -86,6 +87,32 @@ def test_metrics_without_sums_get_batches_in_order():
         assert scores[name] == pytest.approx(value, rel=TIGHT), name
 
 
+def test_a_metric_of_keras_gets_logits_where_it_takes_them():
+    z = np.log(P) - np.log1p(-P)
+    rows = pd.DataFrame({"label": Y, "logit": z})
+    scores = score(ScoredLog(rows, logit="logit"), keras.metrics.AUC(from_logits=True, name="auc"))
+    expected = keras.metrics.AUC(from_logits=True)
+    expected.update_state(Y, z)
+    assert scores["auc"] == pytest.approx(float(expected.result()), rel=1e-6)
+
+
+def test_sums_of_other_queries_say_what_they_lack():
+    log = ScoredLog(frame())
+    sums = log_sums(log, log_queries(log, [LogLoss()]))
+    for metric in (CalibratedLogLoss(), NormalizedEntropy()):
+        with pytest.raises(ValueError, match="sums must hold"):
+            score(sums, metric, verbose=0)
+    with pytest.raises(ValueError, match=r"sums must hold.*site_id"):
+        score(sums, field_metrics={"site_id": [FieldECE(3)]}, verbose=0)
+
+
+def test_fractions_are_no_ids():
+    rows = frame()
+    rows["site_id"] = np.where(np.arange(N) == 7, 2.5, np.nan)
+    with pytest.raises(ValueError, match=r"whole numbers.*2\.5"):
+        score(ScoredLog(rows), field_metrics={"site_id": [FieldECE(3)]}, verbose=0)
+
+
 def test_ids_fill_field_metrics_which_go_on_with_batches():
     half = N // 2
     by_field = {"site_id": FieldECE(8), "device": FieldRCE(3)}
@@ -147,6 +174,19 @@ def test_periods(length):
         assert scores["site_field_ece"] == pytest.approx(expected, rel=TIGHT)
 
 
+def test_metrics_of_periods_have_names():
+    log, two = ScoredLog(frame(), timestamp="at"), [CalibratedLogLoss(2), CalibratedLogLoss(1)]
+    with pytest.raises(ValueError, match="`metrics` must be of different names"):
+        score_by_period(log, two, "year", verbose=0)
+    named = score_by_period(log, dict(zip("ab", two, strict=True)), "year", verbose=0)
+    for name, metric in zip("ab", two, strict=True):
+        alone = score_by_period(log, metric, "year", verbose=0)
+        for year, scores in alone.items():
+            for kind in ("", "rolling_"):
+                expected = scores[f"{kind}calibrated_log_loss"]
+                assert named[year][kind + name] == pytest.approx(expected, nan_ok=True)
+
+
 def test_fields_may_have_the_names_of_columns_that_are_computed():
     names = ["y", "w", "P", "l", "k", "t2", "bin", "given", "loss_0", "valid_label", "given_label"]
     rows = frame().assign(**dict.fromkeys(names, SITE))
@@ -191,6 +231,7 @@ def with_one(values, row, value):
         ({"": np.ones(N)}, {"fields": [""]}, "must have names"),
         ({}, {"where": "no_column > 1"}, "`where`"),
         ({}, {"where": "label > 5"}, "no rows"),
+        *(({}, {"where": where}, "`where`") for where in ("", ["y = 1"], 3)),
         ({"at": ["yesterday"] * N}, {"timestamp": "at"}, f"{N} invalid times .* in row 0"),
         ({"at": [[1]] * N}, {"timestamp": "at"}, "'at'.*BIGINT"),
         ({}, {"memory_limit": "much"}, "`memory_limit`"),

@@ -351,6 +351,13 @@ NOT_OF_THE_SEED = {
 }
 
 
+@pytest.mark.parametrize("configuration", [{"units": (16, 8)}, {1: "a"}, (1, 0.5)])
+def test_a_sweep_goes_on_whatever_the_form_of_its_configuration(tmp_path, one_core, configuration):
+    for number in (1, 2):
+        run_seeds(tmp_path, seeds=range(number), epochs=1, configuration=configuration)
+    assert ended_seeds(tmp_path) == [0, 1]
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", NOT_OF_THE_SEED)
 def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, one_core, case):

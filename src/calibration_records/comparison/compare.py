@@ -117,8 +117,9 @@ def compare(
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
-    return compare_runs(ledger.runs(), question)
+    return compare_runs(
+        ledger.runs(), Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
+    )
 
 
 def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
@@ -109,8 +110,11 @@ def _check_totals(
             raise _build_row_error(sums, kind, first)
         example = ""
         if first is not None and kind == "time":
-            day = datetime.datetime.fromtimestamp(first["t"], datetime.UTC).date()
-            example = f", for example {first['given_time']} as {day}"
+            # Not by `datetime`, which ends at the years 1 and 9999.
+            example = (
+                f", for example {first['given_time']} as "
+                f"{np.datetime64(int(first['t']), 's').astype('datetime64[D]')}"
+            )
         warn(f"{totals[name][0]:,.0f} of {sums.num_rows:,} rows have {_ODD[kind].format(example)}")
 
 

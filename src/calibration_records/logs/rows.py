@@ -44,10 +44,11 @@ class Selection:
 def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> str:
     """A SELECT over the table `log` of the columns that a `Query` uses."""
     prediction = log.probability if log.logit is None else log.logit
+    given = number_of(prediction)
     weight = "1.0" if log.sample_weight is None else number_of(log.sample_weight)
     columns = {
         "y": number_of(log.label),
-        "given": number_of(prediction),
+        "given": given,
         "w": weight,
         "k": quoted(ROW_NUMBER) if log.row_key is None else key_of(log.row_key, types),
         "given_label": quoted(log.label),
@@ -58,7 +59,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
         "valid_time": "true",
         "odd_time": "false",
         "odd_id": are_merged((*field_columns(log), *filter(None, [log.row_key])), types),
-        "odd_logit": "given >= 0 AND given <= 1" if log.logit else "false",
+        "odd_logit": f"{given} >= 0 AND {given} <= 1" if log.logit else "false",
         **{field_column(name): field_value(name, types) for name in field_columns(log)},
     }
     # Leave out rows of weight 0, whatever they hold; NULL is distinct from 0, and refused later.
@@ -143,8 +144,13 @@ def field_columns(log: ScoredLog) -> list[str]:
         >>> field_columns(ScoredLog(fields=["site", ("site", "device")]))
         ['site', 'device']
     """
-    named = [(field,) if isinstance(field, str) else field for field in log.fields]
-    return list(dict.fromkeys(column for columns in named for column in columns))
+    return list(
+        dict.fromkeys(
+            column
+            for field in log.fields
+            for column in ([field] if isinstance(field, str) else field)
+        )
+    )
 
 
 def used_columns(log: ScoredLog) -> list[str]:

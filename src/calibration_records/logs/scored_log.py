@@ -54,7 +54,9 @@ class ScoredLog:
             in UTC.
         row_key: Column that identifies a row, whole numbers or strings. Metrics divide the rows
             into folds by a hash of this column. The default is the number of the row in the source,
-            before `where`, as in Keras. Sources without an order, such as Ray's, require a column.
+            before `where`, as in Keras, but rows of weight 0 have numbers too: with such rows, the
+            folds of a log are not those of arrays. Sources without an order, such as Ray's, require
+            a column.
         where: A condition in SQL, for example `"country = 'de' and p_click is not null"`.
         memory_limit: Memory for the sums of one process, for example `"512MB"`.
         num_threads: Number of threads of one process; all cores by default.
@@ -95,6 +97,8 @@ class ScoredLog:
                 self.memory_limit,
                 "Pass, for example, '512MB'.",
             )
+        if not isinstance(self.where, str | None) or self.where == "":
+            raise refused("where", "a condition in SQL", self.where, "Or leave it out.")
         # One form for all fields, so that a cross of one column is that column.
         columns = [tuple(f) if isinstance(f, tuple | list) else (f,) for f in self.fields]
         are_names = all(isinstance(name, str) for names in columns for name in names)

@@ -96,9 +96,12 @@ def _number_rows(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
 
 def _read_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb.DuckDBPyRelation:
     """The rows of files of one kind."""
-    names = [source] if isinstance(source, str | os.PathLike) else source
     paths = list(
-        dict.fromkeys(path for name in names for path in _find_paths(connection, os.fspath(name)))
+        dict.fromkeys(
+            path
+            for name in ([source] if isinstance(source, str | os.PathLike) else source)
+            for path in _find_paths(connection, os.fspath(name))
+        )
     )
     csv = [path for path in paths if re.search(r"\.csv(\.gz|\.zst)?$", path, re.IGNORECASE)]
     if not paths or 0 < len(csv) < len(paths):
@@ -132,10 +135,13 @@ def _find_paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
     name = name.rstrip("/")
     # An existing path is meant literally, even if it holds *.
     pattern = glob.escape(name) if os.path.exists(name) else name
-    files = connection.execute(
-        "SELECT file FROM glob(?) ORDER BY file", [f"{pattern}/**" if is_folder else pattern]
-    ).fetchall()
-    paths = [path for (path,) in files]
+    if is_folder:
+        # DuckDB leaves out folders that are links. A link to a folder above repeats no file.
+        every = sorted(glob.glob(f"{pattern}/**", recursive=True), reverse=True)
+        paths = sorted({os.path.realpath(path): path for path in every}.values())
+    else:
+        found = connection.execute("SELECT file FROM glob(?) ORDER BY file", [pattern])
+        paths = [path for (path,) in found.fetchall()]
     if not paths:
         raise ValueError(
             f"Argument `source` must name existing files. Received: {name!r}, which names none."
@@ -144,4 +150,4 @@ def _find_paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
         return paths
     # Names that begin with . or _ belong to unfinished files or to metadata.
     is_data = re.compile(r"(/[^._][^/]*)*\.(parquet|csv|csv\.gz|csv\.zst)", re.IGNORECASE)
-    return [path for path in paths if is_data.fullmatch(path, len(name))]
+    return [path for path in paths if is_data.fullmatch(path, len(name)) and os.path.isfile(path)]

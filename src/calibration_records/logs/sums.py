@@ -63,13 +63,23 @@ class LogSums:
 
     def table(self, name: str) -> dict[str, np.ndarray]:
         """A table as column → array, in the order of its keys; columns of strings are objects."""
-        table = _sort_by_keys(self._tables[name])
+        table = _sort_by_keys(self._find(name))
         return {column: array_of(table.column(column)) for column in table.column_names}
 
     def columns(self, name: str, columns: Sequence[str]) -> np.ndarray:
         """Some columns of a table, shape `(rows, columns)`, in any order of the rows."""
-        table = self._tables[name]
+        table = self._find(name, columns)
         return np.stack([array_of(table.column(column)) for column in columns], axis=1)
+
+    def _find(self, name: str, columns: Sequence[str] = ()) -> pyarrow.Table:
+        """A table; raises if the sums are of other queries."""
+        table = self._tables.get(name)
+        if table is None or not {*columns} <= {*table.column_names}:
+            raise ValueError(
+                f"The sums must hold {[name, *columns]}. Received: {self.names}. Compute them by "
+                "`log_sums` with the queries of these metrics, fields or heads."
+            )
+        return table
 
     def by_period(self) -> dict[int, LogSums]:
         """Splits the sums by period: start of the period → its sums.
@@ -169,7 +179,7 @@ def _sort_by_keys(table: pyarrow.Table) -> pyarrow.Table:
 
 
 def whole_numbers(values: np.ndarray) -> np.ndarray | None:
-    """Field values as ids (int64), -1 where missing; None if a value is not a whole number.
+    """Field values as whole numbers, -1 or NaN where missing; None if a value is no whole number.
 
     Texts of whole numbers, as in a CSV file, count as numbers.
 
@@ -178,7 +188,7 @@ def whole_numbers(values: np.ndarray) -> np.ndarray | None:
         array([ 5, -1,  7])
     """
     if values.dtype != object:
-        return values
+        return None if values.dtype.kind == "f" and (np.floor(values) < values).any() else values
     try:
         return np.array(
             [-1 if value is None else _parse_whole_number(value) for value in values], np.int64

@@ -167,6 +167,8 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
         >>> round(mean, 2), round(deviation, 2), round(bound, 2)
         (0.25, 0.06, 0.45)
     """
+    # Draws follow the order of the values, whose names must not matter.
+    sums = Sums(*np.stack(sums)[:, np.lexsort(sums)])
     rows, _, predicted, squares = sums
     # Field sums as if the labels were the predictions: a residual of 0, and weights of 1.
     columns = (0 * predicted, predicted, rows, rows, predicted - squares, predicted, squares)

@@ -23,9 +23,9 @@ def monitor(
 
     - Predicted / observed in each period: its confidence interval must overlap
       `[1 / (1 + tolerance), 1 + tolerance]`.
-    - The Calibrated Log Loss of each period: it must be within `tolerance` of its expected value
-      (the entropy of the predictions), or within what chance explains. This check detects a broken
-      feature that leaves the mean right.
+    - The Calibrated Log Loss of each period: it must differ from its expected value (the entropy of
+      the predictions) by no more than what chance explains and a share `tolerance` of that value.
+      This check detects a broken feature that leaves the mean right.
     - A shift of the whole log, or of a field value, by more than `tolerance` from some period (for
       a field value, week) on. The evidence adds up over periods, so that this check finds small
       shifts that no single period shows. The report gives the start and the size of the shift.

@@ -27,7 +27,7 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
 
     A daily job reads only new rows and adds their sums to the sums of the earlier days. The sums
     take 27 kB for each period, and 48 bytes for each field value and week, whatever the number of
-    rows. DuckDB reads the log twice, and once more for each field.
+    rows. DuckDB reads the log three times, and once more for each field.
 
     Args:
         log: The log, with its `timestamp`. Its weights must be None, because the bounds of
@@ -124,9 +124,8 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
     # Groups of a value follow each other, one for each block; a value starts where a key changes.
     is_first = np.any([_differs(values) for values in keys], axis=0)
     firsts = [values[is_first].tolist() for values in keys]
-    names = [" × ".join(map(_format_value, values)) for values in zip(*firsts, strict=True)]
     return ValueSums(
-        names,
+        [" × ".join(map(_format_value, values)) for values in zip(*firsts, strict=True)],
         Sums(*(table[name] for name in Sums._fields)),
         np.cumsum(is_first) - 1,
         table["key_block"].astype(np.int64),

@@ -183,7 +183,8 @@ class Ledger:
 
         Raises:
             ValueError: The record violates the schema or has the status `"started"`; the ledger
-                has no such run, or it is finished already. Nothing is written.
+                has no such run, or of another pipeline or seed, or it is finished already. Nothing
+                is written.
         """
         record = validate_record(record)
         if record["status"] == "started":
@@ -197,6 +198,8 @@ class Ledger:
                 run_id,
                 "Use `append` for a new run.",
             )
+        if (own := (started["pipeline"], started["seed"])) != (record["pipeline"], record["seed"]):
+            raise refused("record", f"of the run's pipeline and seed, {own}", record)
         self._write(run_id, started["created"], record)
 
     def runs(
@@ -260,8 +263,10 @@ class Ledger:
         return [self.path / name for name in sorted(names)]
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
-        header = {"run_id": run_id, "created": created}
-        write_atomically(self._name_file(run_id), to_json(header, record).encode("ascii"))
+        write_atomically(
+            self._name_file(run_id),
+            to_json({"run_id": run_id, "created": created}, record).encode("ascii"),
+        )
         sync(self.path)
 
 

@@ -24,7 +24,8 @@ _MINIMIZED = (
         "error_rate expected_calibration_error field_ece field_rce hamming_loss hinge hinge_loss "
         "kl_divergence logcosh logloss loss mae mape mce mean_squared_logarithmic_error merror "
         "mlogloss mse msle multi_error multi_logloss negative_log_likelihood nll "
-        "normalized_entropy perplexity poisson rce rmse rmsle sparse_categorical_crossentropy "
+        "normalized_entropy perplexity plain_categorical_log_loss plain_log_loss "
+        "plain_quadratic_loss poisson rce rmse rmsle sparse_categorical_crossentropy "
         "squared_hinge".split()
     )
     | _NEGATED
@@ -58,14 +59,20 @@ _SUFFIX = re.compile(r"(_|@)\d+$")
 # have weights of rows, penalties of weights or smoothed labels. That of a regression can be any
 # loss, so it does not count as squared error.
 _PLAIN_NAMES = {
-    "calibrated_log_loss": ("log_loss", "binary_crossentropy", "loss"),
+    "calibrated_log_loss": ("plain_log_loss", "log_loss", "binary_crossentropy", "loss"),
     "calibrated_categorical_log_loss": (
+        "plain_categorical_log_loss",
         "categorical_log_loss",
         "categorical_crossentropy",
         "sparse_categorical_crossentropy",
         "loss",
     ),
-    "calibrated_quadratic_loss": ("quadratic_loss", "mean_squared_error", "mse"),
+    "calibrated_quadratic_loss": (
+        "plain_quadratic_loss",
+        "quadratic_loss",
+        "mean_squared_error",
+        "mse",
+    ),
 }
 
 
@@ -77,6 +84,16 @@ def plain_name(metric: str) -> str:
         'val_log_loss_1'
     """
     return metric.replace("calibrated_", "")
+
+
+def own_plain_name(metric: str) -> str:
+    """The name of the same loss beside another one that has its name, of other weights or rows.
+
+    Example:
+        >>> own_plain_name("val_calibrated_log_loss_1")
+        'val_plain_log_loss_1'
+    """
+    return metric.replace("calibrated_", "plain_")
 
 
 def direction_of(metric: str) -> str | None:
@@ -105,14 +122,24 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
         for calibrated, plain_names in _PLAIN_NAMES.items()
         for plain in plain_names
     ]
-    plain = plain_name(metric)
-    alike = [(plain, name) for name in names if plain_name(name) == plain != name]
+    alike = [
+        (plain, name)
+        for name in names
+        for plain in (own_plain_name(name), plain_name(name))
+        if plain != name and metric in (plain, name)
+    ]
     with_metric = [pair for pair in [*alike, *pairs] if metric in pair]
     # A loss without a partner gets none. For the total loss, which may be more than the plain one,
     # and for a metric that is not a loss, the run's pair is shown.
     is_of_pair = metric != f"{prefix}loss" and direction_of(metric) == "min"
-    likely = with_metric if is_of_pair or alike else pairs
-    return next((pair for pair in likely if {*pair} <= {*names}), (None, None))
+    return next(
+        (
+            pair
+            for pair in (with_metric if is_of_pair or alike else pairs)
+            if {*pair} <= {*names} and not {own_plain_name(pair[1])} & {*names} - {*pair}
+        ),
+        (None, None),
+    )
 
 
 def main_metric(names: Collection[str]) -> str | None:
@@ -128,5 +155,6 @@ def main_metric(names: Collection[str]) -> str | None:
     by_length = sorted(names, key=lambda name: (len(name), name))
     calibrated = [name for name in by_length if _SUFFIX.sub("", name).endswith(tuple(_PLAIN_NAMES))]
     held_out = [name for name in calibrated if name.startswith("val_")]
-    shown = [*held_out, "val_loss", *calibrated, "loss"]
-    return next((name for name in shown if name in names), None)
+    return next(
+        (name for name in [*held_out, "val_loss", *calibrated, "loss"] if name in names), None
+    )

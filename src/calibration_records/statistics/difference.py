@@ -140,8 +140,9 @@ def smallest_detectable_effect(
     """
     confidence_level("confidence", confidence)
     confidence_level("power", power)
-    quantiles = special.stdtrit(degrees, [(1 + confidence) / 2, power])
-    return float(quantiles.sum() * np.sqrt(variance / num_runs))
+    return float(
+        special.stdtrit(degrees, [(1 + confidence) / 2, power]).sum() * np.sqrt(variance / num_runs)
+    )
 
 
 def seeds_needed(

@@ -47,9 +47,9 @@ def probability_better(
     not_negative("margin", margin)
     if prior_scale is not None:
         positive("prior_scale", prior_scale)
-    # Without any noise, the difference is certain.
+    # Without any noise, the difference is certain; none at all is in favour of neither.
     if standard_error == 0:
-        return float(difference < 0 and difference <= -margin)
+        return float(np.heaviside(-margin - difference, 0.5))
     if prior_scale is None:
         # SciPy has Student's t, so that the command line need not load TensorFlow.
         return float(special.stdtr(degrees, (-margin - difference) / standard_error))

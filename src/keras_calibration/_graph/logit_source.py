@@ -138,13 +138,12 @@ def _find_nested_model(operation: keras.Operation, tensor: keras.KerasTensor) ->
 
 def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     """Whether an operation returns the values of each row unchanged."""
-    kind = type(operation)
-    if kind is keras.layers.Activation:
+    if type(operation) is keras.layers.Activation:
         # With all columns: Keras warns of a softmax over one column.
         return _has_activation(
             operation, keras.activations.linear, math.prod(size or 1 for size in tensor.shape[1:])
         )
-    if not (kind.__module__.startswith("keras.") and kind.__name__ in _RESHAPING):
+    if not _is_named(operation, *_RESHAPING):
         return False
     _, node = source_of(tensor)
     shapes = (tensor.shape, node.input_tensors[0].shape)
@@ -164,17 +163,21 @@ def _is_probability(operation: keras.Operation, node: Any, num_columns: int) -> 
     return _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation)
 
 
+def _is_named(operation: keras.Operation, *names: str) -> bool:
+    """Whether an operation is one of Keras' own of these names."""
+    return type(operation).__module__.startswith("keras.") and type(operation).__name__ in names
+
+
 def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:
-    return type(operation).__name__ == "Sigmoid" or _ends_in(operation, ops.sigmoid, num_columns)
+    return _is_named(operation, "Sigmoid") or _ends_in(operation, ops.sigmoid, num_columns)
 
 
 def _is_softmax(operation: keras.Operation, node: Any, num_columns: int) -> bool:
-    is_operation = (
-        type(operation).__name__ == "Softmax"
+    return (
+        _is_named(operation, "Softmax")
         and getattr(operation, "axis", None) in (-1, 1)
         and len(node.input_tensors) == 1
-    )
-    return is_operation or _ends_in(operation, ops.softmax, num_columns)
+    ) or _ends_in(operation, ops.softmax, num_columns)
 
 
 def _ends_in(

@@ -21,8 +21,7 @@ def calibration_ratio(predicted: Tensor, observed: Tensor) -> Tensor:
         >>> float(calibration_ratio(6.0, 4.0))
         1.5
     """
-    ratio = ops.divide_no_nan(predicted, observed)
-    return ops.where(observed > 0, ratio, float("nan"))
+    return ops.where(observed > 0, ops.divide_no_nan(predicted, observed), float("nan"))
 
 
 def normalized_entropy(loss_sum: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:

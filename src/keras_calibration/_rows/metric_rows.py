@@ -97,7 +97,7 @@ def rows_with_all_digits(
 ) -> tuple[Rows, bool]:
     """Aligned rows, and whether their predictions are logits.
 
-    Probabilities become logits where tensors are float32, in which a probability above 1 - 6e-8
+    Probabilities become logits where tensors are float32, in which a probability above 1 - 3e-8
     would be 1 and lose its logit.
     """
     rows = aligned_rows(y_true, y_pred, sample_weight)

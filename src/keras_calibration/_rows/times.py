@@ -86,8 +86,7 @@ def _warn_of_far_times(times: np.ndarray, weights: np.ndarray, given: np.ndarray
     """
     if given.dtype.kind == "f" and _are_digits_of_dates(given):
         return  # another warning names the cause: as digits, years are too far apart
-    levels = (_FIRST, 1 - _FEW)
-    first, last = np.quantile(times, levels, method="inverted_cdf", weights=weights)
+    first, last = np.quantile(times, (_FIRST, 1 - _FEW), method="inverted_cdf", weights=weights)
     # Look for a gap among the latest tenth of the rows, longer than five spans of the rest.
     late = np.unique(times[times >= last])
     ends = late[:-1][np.diff(late) > _FAR * (last - first)]

@@ -112,7 +112,7 @@ def calibrate(
             - `"quick"`: as the default, without the trees.
             - `"thorough"`: all, with five folds.
             - The name of a candidate, which is then used whatever its score.
-            - A list of names: these and `"identity"` are compared.
+            - A list of two or more names: these and `"identity"` are compared.
         folds: How to split the rows; None for three folds, or five with `methods="thorough"`.
 
             - A number of folds, drawn by chance but always the same for the same rows, stratified
@@ -152,13 +152,13 @@ def calibrate(
             then unchanged.
 
     Warns:
-        UserWarning: If the fit of a candidate fails; if the chosen or requested calibration
-            increases the cross-fitted log loss by more than one standard error; if the head of the
-            model is far off in total on logits that are right without it; if rows are repeated, as
-            after a wrong join, which then count as `groups`; if a few rows have times far after the
-            others, which then decide the level; if a field has values that are not in the
-            vocabulary passed; if the logits look like probabilities, or rank the labels the wrong
-            way round; if labels contradict probabilities of exactly 0 or 1.
+        UserWarning: If the fit of a candidate fails; if a calibration that is used whatever its
+            score increases the cross-fitted log loss by more than one standard error; if the head
+            of the model is far off in total on logits that are right without it; if rows are
+            repeated, as after a wrong join, which then count as `groups`; if a few rows have times
+            far after the others, which then decide the level; if a field has values that are not in
+            the vocabulary passed; if the logits look like probabilities, or rank the labels the
+            wrong way round; if labels contradict probabilities of exactly 0 or 1.
 
     Example:
         >>> import numpy as np

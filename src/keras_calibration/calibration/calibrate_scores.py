@@ -56,7 +56,7 @@ def calibrate_scores(
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
             probabilities of the positive class, or logits with `from_logits=True`. For K classes,
             of at least 3, (n, K). The fit reads them in their dtype; the model takes float32, which
-            rounds probabilities above 1 - 6e-8 to 1. For such scores, pass logits. Or the name of a
+            rounds probabilities above 1 - 3e-8 to 1. For such scores, pass logits. Or the name of a
             column of `features`. The input of the model is called `"score"` in any case.
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
             or (n, 1), or one-hot or soft labels (n, K). Or the name of a column of `features`.

@@ -48,8 +48,8 @@ def fit_calibrator(
     """Fits a head to a scored log of any size.
 
     - A head with `update` (`BiasCorrection`, `TemperatureScaling`, `PlattScaling`, `ILPS`, …) needs
-      a histogram of the logits by label: one pass. The fit equals `layer.fit` to all rows, except
-      that knots lie on multiples of 1/64.
+      a histogram of the logits by label: two passes, one of which checks the rows. The fit equals
+      `layer.fit` to all rows, except that knots lie on multiples of 1/64.
     - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
       that have the same field values and nearly the same logit, with 64 bins per unit of the logit.
       Two negatives and two positives represent each group; they have the means and variances of its
@@ -117,7 +117,14 @@ def _read_rows(layer: Head, sums: LogSums, weights_are: str) -> Rows:
         feature: _read_feature(table[f"key_value_{place}"], feature, reads.fields, reads.numeric)
         for place, feature in enumerate(layer.feature_names or ())
     }
-    rows = Rows(logits, labels, weights, columns_of(take(features, group), wanted_by(layer)))
+    # Equal rows are those that stand for a group, so nothing need look for copies: each is alone.
+    rows = Rows(
+        logits,
+        labels,
+        weights,
+        columns_of(take(features, group), wanted_by(layer)),
+        groups=np.full(len(labels), -1),
+    )
     refuse_absent_classes(rows.shares.T @ weights, len(rows))
     # A group has one day, as its rows were grouped by day.
     if layer.follows_time:
@@ -309,20 +316,20 @@ def _read_feature(
     """
     if feature in numeric:
         return np.asarray(numbers_in_float32(numbers_of(values, feature), feature))
+    ids = whole_numbers(values)
+    are_ids = isinstance(fields.get(feature), int | keras.layers.IntegerLookup)
+    texts = [text for text in values.tolist() if isinstance(text, str)]
+    if are_ids and ids is None:
+        raise ValueError(
+            f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
+            f"Received: {texts[:3] or values[:3].tolist()}."
+        )
     if values.dtype.kind == "f":  # a missing value makes floats of a column of ids
         return np.where(np.isnan(values), -1.0, values)
     takes_texts = isinstance(fields.get(feature), keras.layers.StringLookup)
     if values.dtype != object and not takes_texts:
         return values
     # A CSV file or a mixed column: read ids if all values are ids, else keep texts.
-    ids = whole_numbers(values)
-    texts = [text for text in values.tolist() if isinstance(text, str)]
-    are_ids = isinstance(fields.get(feature), int | keras.layers.IntegerLookup)
-    if are_ids and ids is None:
-        raise ValueError(
-            f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
-            f"Received: {texts[:3]}."
-        )
     if ids is not None and (are_ids or not (texts or takes_texts)):
         return ids
     return np.array(["" if value is None else str(value) for value in values.tolist()], object)

@@ -12,12 +12,19 @@ from typing import Any, TypedDict, Unpack
 
 import joblib
 import keras
+import numpy as np
 
 from calibration_records._check import instance
 from calibration_records._warn import warn
 from calibration_records.runs.guarded import begin_run, end_run, read_runs
 from calibration_records.runs.ledger import Ledger
-from calibration_records.runs.metric_names import BIAS_SUFFIX, direction_of, main_metric, plain_name
+from calibration_records.runs.metric_names import (
+    BIAS_SUFFIX,
+    direction_of,
+    main_metric,
+    own_plain_name,
+    plain_name,
+)
 from calibration_records.runs.run_record import RunRecord, validate_record
 from calibration_records.statistics.summary import summarize
 from keras_calibration._keras import call_after_callbacks, metric_direction, metrics_by_name
@@ -54,16 +61,17 @@ class SeedVariance(keras.callbacks.Callback):
     - **`statistics(epoch)`**: all metrics as a dict, with their number, during and after training.
 
     Place `EarlyStopping`, `ModelCheckpoint`, `CSVLogger` and `TensorBoard` after this callback if
-    they use the keys of the progress line, with `mode="min"` or `"max"`. Use one `SeedVariance` in
-    a fit.
+    they use the keys of the progress line, with `mode="min"` or `"max"`; and callbacks that
+    evaluate the model on other rows. Use one `SeedVariance` in a fit.
 
     **The record.** When training begins, the run is recorded with the status `"started"`. At the
     end, the status becomes `"finished"`, or `"diverged"` if a value was not finite at the kept
     epoch. A run that dies stays `"started"` and is counted as unfinished. A record has the metrics
     of each epoch, their directions if known, the configuration, package versions and a hash of the
     initial weights. Of a calibrated loss, the loss of the same rows without its correction is
-    recorded too: `val_log_loss` beside `val_calibrated_log_loss`. Keras' `val_loss` can be more, as
-    it has the penalties of weights and the weights of rows. The fitted bias of a
+    recorded too: `val_log_loss` beside `val_calibrated_log_loss`, or `val_plain_log_loss` where a
+    metric of yours with this name has other weights or rows. Keras' `val_loss` can be more, as it
+    has the penalties of weights and the weights of rows. The fitted bias of a
     `CalibratedLogLoss` is recorded as `{name}_bias`, in logits: what has to be added. Below 0, the
     predictions are too high.
 
@@ -284,17 +292,25 @@ class SeedVariance(keras.callbacks.Callback):
         """Of each calibrated loss, the uncalibrated loss of the same rows and the fitted bias."""
         found: dict[str, float] = {}
         for name, metric in self._named_metrics.items():
-            # Under the name of the latest evaluation. The properties are those of this package.
+            # Under the name of the latest evaluation.
             key = f"val_{name}" if f"val_{name}" in measured else name
-            properties = {
-                plain_name(key): "uncalibrated_loss",
-                f"{key}{BIAS_SUFFIX}": "fitted_bias",
-            }
-            found |= {
-                figure: getattr(metric, read)
-                for figure, read in properties.items()
-                if key in measured and figure not in measured and hasattr(type(metric), read)
-            }
+            if key not in measured or not hasattr(type(metric), "uncalibrated_loss"):
+                continue
+            if not np.isclose(float(metric.result()), measured[key], equal_nan=True):
+                warn(
+                    f"Metric {name!r} has seen other rows since {key!r} was logged, so the loss "
+                    "and the bias of its rows are not recorded. Pass SeedVariance before callbacks "
+                    "that evaluate the model."
+                )
+                continue
+            loss = float(metric.uncalibrated_loss)
+            plain = plain_name(key)
+            # A loss of the user may have other weights or rows: then this one has its own name.
+            if not np.isclose(measured.get(plain, loss), loss, equal_nan=True):
+                plain = own_plain_name(key)
+            found[plain] = measured.get(plain, loss)
+            if hasattr(type(metric), "fitted_bias"):
+                found[f"{key}{BIAS_SUFFIX}"] = metric.fitted_bias
         return found
 
     def _find_directions(self) -> dict[str, str]:

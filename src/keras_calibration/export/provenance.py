@@ -67,6 +67,10 @@ def describe_model(spec: Spec) -> dict[str, Any]:
     head = spec.head
     # The summary and the report may describe weights that training or loading has replaced.
     summary, report = (head.fit_summary, spec.report) if is_as_fitted(head) else (None, None)
+    # Nor does the report describe a later fit of the head.
+    if report is not None and summary is not None:
+        figures = (report.before.log_loss, report.after.log_loss_change)
+        report = report if figures == (summary.log_loss_before, summary.change) else None
     logits = None if spec.sample is None else describe_logits(spec.expected["logit"], "sample")
     return {
         "base_model": spec.base_name,

@@ -30,7 +30,9 @@ def first_rows(columns: Features, specs: _Specs) -> dict[str, Tensor]:
         values = columns[name]
         values = values if tf.is_tensor(values) else as_array(values)
         values = tf.cast(values[:NUM_SAMPLE_ROWS], spec.dtype)
-        rows[name] = tf.reshape(values, (-1, *spec.shape[1:]))
+        # A width that the model leaves open is that of the sample.
+        shape = (-1, *spec.shape[1:])
+        rows[name] = values if None in shape else tf.reshape(values, shape)
     return rows
 
 

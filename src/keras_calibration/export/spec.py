@@ -122,9 +122,8 @@ class Spec:
     @cached_property
     def head_inputs(self) -> dict[str, tf.TensorSpec]:
         """The same for `logit` and the features of the head."""
-        logit = self.match.base_outputs[LOGIT_OUTPUT]
         return {
-            LOGIT_OUTPUT: _build_tensor_spec(LOGIT_OUTPUT, logit),
+            LOGIT_OUTPUT: _build_tensor_spec(LOGIT_OUTPUT, self.match.base_outputs[LOGIT_OUTPUT]),
             **tensor_specs(self.match.features),
         }
 

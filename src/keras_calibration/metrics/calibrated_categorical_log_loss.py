@@ -60,7 +60,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         bias_fraction: Share of the rows to fit the temperature on, in (0, 1), or None to use
             folds.
         from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
-            probability below 1e-38 counts as 1e-38.
+            probability below 2⁻⁵³, 1.1e-16, counts as 2⁻⁵³.
         seed: Seed of the hash that assigns the rows.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
@@ -141,8 +141,7 @@ def _compute_loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Ten
 def _compute_mean(sums: Tensor, labels: Tensor, beta: Tensor) -> Tensor:
     """The mean log loss of softmax(β l)."""
     # Σ w log loss is F(β) - β Σ w d_y, from the sums alone.
-    losses = log_partition_sum(sums, beta) - beta * labels[:, 1]
-    return ops.sum(losses) / ops.sum(labels[:, 0])
+    return ops.sum(log_partition_sum(sums, beta) - beta * labels[:, 1]) / ops.sum(labels[:, 0])
 
 
 _compiled_summary = compiled(temperature_summary)

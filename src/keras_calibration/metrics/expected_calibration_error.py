@@ -75,8 +75,12 @@ class ExpectedCalibrationError(AdditiveMetric):
         )
         # Edges are rounded as the predictions were. Probabilities from logits have the dtype of the
         # metric.
-        dtype = self.dtype if self.from_logits else as_tensor(y_pred, "y_pred").dtype
-        edges = equal_width_edges(self.num_bins, keras.backend.standardize_dtype(dtype))
+        edges = equal_width_edges(
+            self.num_bins,
+            keras.backend.standardize_dtype(
+                self.dtype if self.from_logits else as_tensor(y_pred, "y_pred").dtype
+            ),
+        )
         bins = equal_width_bins(probabilities, edges)
         self._sums.add(bin_sums(labels, probabilities, weights, bins, self.num_bins))
 

@@ -79,8 +79,8 @@ class FieldMetricsModel(keras.Model):
         Args:
             optimizer: As for `keras.Model.compile`.
             loss: As for `keras.Model.compile`.
-            field_metrics: Field name → list of metrics with `update_state(..., field=ids)`. The
-                input may have features that only these read, such as the ids of pairs.
+            field_metrics: Field name → list of metrics with `update_state(..., field=ids)`. A
+                field is an input of the model, also one that no layer reads, such as ids of pairs.
             **kwargs: Other arguments of `keras.Model.compile`.
         """
         # Past Keras' `__setattr__`, which tracks metrics and would keep those of an earlier
@@ -144,8 +144,8 @@ class FieldMetricsModel(keras.Model):
         if not isinstance(x, Mapping) or field not in x:
             received = sorted(x) if isinstance(x, Mapping) else type(x).__name__
             raise ValueError(
-                f"The input must be a dictionary with the feature {field!r} of field metrics. "
-                f"Received: {received}."
+                f"Argument `field_metrics` must name inputs of the model. Received: {field!r}, and "
+                f"{received} as input. Add an Input of this name, which no layer needs to read."
             )
         return ops.reshape(x[field], (-1,))
 

@@ -107,9 +107,8 @@ class FieldDisplay(Display):
         height = 0.76 / num_curves
         for index, (name, rates) in enumerate(self.curves.items()):
             # The bars of a value, one for each set of probabilities, are centred on its place.
-            at = places + (index - (num_curves - 1) / 2.0) * height
             ax.barh(
-                at,
+                places + (index - (num_curves - 1) / 2.0) * height,
                 rates.observed - rates.predicted,
                 height,
                 xerr=rates.interval_lengths(),

@@ -198,7 +198,6 @@ def rates_by_value(
         name: group_rates(rows.labels, p, groups, len(names), rows.counted.weights, weights_are)
         for name, p in rows.predictions.items()
     }
-    num_rows = next(iter(rates.values())).num_rows
-    shown = np.argsort(-num_rows, kind="stable")[:num_values_shown]
+    shown = np.argsort(-next(iter(rates.values())).num_rows, kind="stable")[:num_values_shown]
     curves = {name: Rates._make(a[shown] for a in every) for name, every in rates.items()}
     return tuple(names[value] for value in shown), curves

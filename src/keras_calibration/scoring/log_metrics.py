@@ -100,7 +100,7 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     if ids is None:
         raise ValueError(
             f"The field values of {metric.name} must be whole numbers in [0, num_values). "
-            "Received: strings. Name the field in `fields` of the ScoredLog instead."
+            f"Received: {values[:3].tolist()}. Name the field in `fields` of the ScoredLog instead."
         )
     metric.check_ids(ids)
     ((name, shape),) = metric.sum_shapes.items()

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
-
-import keras
 import numpy as np
 
-from calibration_records._check import refused
 from calibration_records.logs import LogSums, ScoredLog
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
 from keras_calibration.scoring.rows_to_score import checked_rows
 from keras_calibration.scoring.score_log import update_from_log
-from keras_calibration.scoring.updates import update_metrics
-
-Metrics: TypeAlias = (
-    keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
-)
+from keras_calibration.scoring.updates import Metrics, named_metrics, update_metrics
 
 
 @np.errstate(under="ignore")
@@ -65,7 +56,7 @@ def score(
             metrics raise.
 
     Example:
-        >>> import numpy as np
+        >>> import keras
         >>> from keras_calibration.metrics import CalibratedLogLoss, FieldECE
         >>> rng = np.random.default_rng(0)
         >>> p, site = rng.random(3000), rng.integers(0, 5, 3000)
@@ -81,7 +72,7 @@ def score(
         >>> round(scores["calibrated_log_loss"], 1)
         0.5
     """
-    named = _name_metrics(metrics)
+    named = named_metrics(metrics)
     by_field = FieldMetrics(field_metrics or {})
     has_fields = isinstance(rows, LogSums) or (isinstance(rows, ScoredLog) and rows.fields)
     if not named and not by_field.by_field and not has_fields:
@@ -100,19 +91,3 @@ def score(
         update_metrics(named.values(), by_field, [checked], len(checked.labels), verbose)
     results = {name: metric.result() for name, metric in named.items()} | errors
     return {name: float(value) for name, value in (results | by_field.result()).items()}
-
-
-def _name_metrics(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
-    """Name → metric; raises for equal names, and for values that are not metrics."""
-    if isinstance(metrics, Mapping):
-        named = [*metrics.items()]
-    else:
-        listed = [metrics] if isinstance(metrics, keras.Metric) else metrics
-        named = [(getattr(metric, "name", str(metric)), metric) for metric in listed]
-    if bad := [metric for _, metric in named if not isinstance(metric, keras.Metric)]:
-        raise refused("metrics", "Keras metrics, for example [CalibratedLogLoss()]", bad[0])
-    if len(dict(named)) < len(named):
-        raise refused(
-            "metrics", "of different names", [name for name, _ in named], "Or pass name → metric."
-        )
-    return dict(named)

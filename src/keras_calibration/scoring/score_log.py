@@ -25,7 +25,7 @@ from keras_calibration.scoring.log_metrics import (
     log_queries,
 )
 from keras_calibration.scoring.rows_to_score import RowsToScore
-from keras_calibration.scoring.updates import update_metrics
+from keras_calibration.scoring.updates import Metrics, named_metrics, update_metrics
 
 
 def update_from_log(
@@ -62,7 +62,13 @@ def update_from_log(
         return field_errors(sums)
     # Metrics without sums in the log read its rows: some take probabilities, the others logits.
     for column, from_logits in (("p", False), ("l", True)):
-        group = [m for m in others if getattr(m, "from_logits", False) == from_logits]
+        # Some metrics of Keras have it in their configuration alone.
+        group = [
+            metric
+            for metric in others
+            if bool(getattr(metric, "from_logits", metric.get_config().get("from_logits")))
+            == from_logits
+        ]
         if group:
             update_metrics(group, FieldMetrics({}), _read_rows(log, column), sums.num_rows, verbose)
     return field_errors(sums, map(field_name, log.fields))
@@ -70,7 +76,7 @@ def update_from_log(
 
 def score_by_period(
     log: ScoredLog,
-    metrics: keras.metrics.Metric | list[keras.metrics.Metric] = (),
+    metrics: Metrics = (),
     period: str | Periods = "day",
     verbose: int = 1,
 ) -> dict[str, dict[str, float]]:
@@ -84,7 +90,8 @@ def score_by_period(
 
     Args:
         log: The log, with its `timestamp`.
-        metrics: Metrics as for `log_queries`; the field errors of the log's fields are added.
+        metrics: Metrics as for `log_queries`, or name → metric; the field errors of the log's
+            fields are added.
         period: `"hour"`, `"day"`, `"week"`, `"month"` or `"year"` in UTC, or `logs.Periods` with
             `since` and `until`.
         verbose: 1 shows a progress bar, 0 does not.
@@ -93,7 +100,8 @@ def score_by_period(
         Period → name → result, in the order of time.
 
     Raises:
-        ValueError: As `score`; or the log has no rows in these periods.
+        ValueError: As `score`, but without metrics and fields the results are empty; or the log
+            has no rows in these periods.
 
     Example:
         >>> import pandas as pd
@@ -114,8 +122,8 @@ def score_by_period(
         5.5 (the rolling bias).
     """
     periods = period if isinstance(period, Periods) else Periods(period)
-    listed = [metrics] if isinstance(metrics, keras.Metric) else list(metrics)
-    queries = log_queries(log, listed)
+    named = named_metrics(metrics)
+    queries = log_queries(log, [*named.values()])
     totals = queries.pop(TOTALS, Query({}, {}))
     queries["rows"] = dataclasses.replace(totals, sums={"rows": "1", **totals.sums})
     queries = {name: query.by_period() for name, query in queries.items()}
@@ -126,17 +134,17 @@ def score_by_period(
     biases: dict[str, float] = {}
     for start, part in sums.by_period().items():
         results = {}
-        for metric in listed:
+        for name, metric in named.items():
             fresh = type(metric).from_config(metric.get_config())
             add_log(fresh, part)
-            results[metric.name] = float(fresh.result())
+            results[name] = float(fresh.result())
             if getattr(fresh, "has_rolling_loss", False):
                 losses = PeriodLosses(fresh.moments_of_all_rows())
                 # Score this period with the bias of the one before, then keep its own for the next.
                 # A period that determines none leaves the old one in force.
-                bias = biases.get(metric.name, math.nan)
-                results[f"rolling_{metric.name}"] = losses.mean_loss(bias)
-                biases[metric.name] = bias if math.isnan(losses.bias) else losses.bias
+                bias = biases.get(name, math.nan)
+                results[f"rolling_{name}"] = losses.mean_loss(bias)
+                biases[name] = bias if math.isnan(losses.bias) else losses.bias
         scores[periods.name(start)] = results | field_errors(part)
     return scores
 

@@ -1,16 +1,21 @@
-"""update_metrics: updates metrics with chunks of rows."""
+"""Metrics by their names, and their updates with chunks of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeAlias
 
 import keras
 
+from calibration_records._check import refused
 from calibration_records._progress import ProgressBar
 from keras_calibration._rows.checks import warn_if_swapped
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.rows_to_score import RowsToScore, chunks
 
+Metrics: TypeAlias = (
+    keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
+)
 # The largest number of rows that are computed at once.
 CHUNK_SIZE = 1 << 17
 
@@ -45,3 +50,19 @@ def update_metrics(
             import tensorflow as tf
 
             step = tf.function(update, reduce_retracing=True, autograph=False)
+
+
+def named_metrics(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
+    """Name → metric; raises for equal names, and for values that are not metrics."""
+    if isinstance(metrics, Mapping):
+        named = [*metrics.items()]
+    else:
+        listed = [metrics] if isinstance(metrics, keras.Metric) else metrics
+        named = [(getattr(metric, "name", str(metric)), metric) for metric in listed]
+    if bad := [metric for _, metric in named if not isinstance(metric, keras.Metric)]:
+        raise refused("metrics", "Keras metrics, for example [CalibratedLogLoss()]", bad[0])
+    if len(dict(named)) < len(named):
+        raise refused(
+            "metrics", "of different names", [name for name, _ in named], "Or pass name → metric."
+        )
+    return dict(named)

@@ -12,7 +12,7 @@ import numpy as np
 from calibration_records._check import integer, one_of, refused
 from calibration_records._progress import ProgressBar
 from calibration_records.runs.ledger import Ledger
-from calibration_records.runs.run_record import RunRecord
+from calibration_records.runs.run_record import RunRecord, validate_record
 from keras_calibration._typing import Data
 from keras_calibration.seeds.description import describe_model, hash_rows
 from keras_calibration.seeds.progress import seed_figures
@@ -169,10 +169,12 @@ def train(
         },
     )
     # Raises for invalid fields of the record before anything is trained.
-    task.recorder(seeds[0])
+    record = validate_record(
+        {"pipeline": pipeline, "seed": seeds[0], "status": "started", **task.record}
+    )
     # The ledger is the state of an interrupted call: train only what it lacks.
     ended = _find_ended_runs(ledger, pipeline, seeds)
-    _refuse_another_training(ended.values(), {**training, "configuration": configuration})
+    _refuse_another_training(ended.values(), {**training, "configuration": record["configuration"]})
     missing = [seed for seed in seeds if seed not in ended]
     bar = ProgressBar(len(missing), "seeds", verbose)
     if ended:

@@ -161,6 +161,16 @@ def test_which_losses_belong_together(metric, names, expected):
             assert loss_partners(auc, [metric, *names]) == partners
 
 
+def test_the_loss_of_the_same_rows_goes_before_one_of_that_name():
+    names = ["val_calibrated_log_loss", "val_log_loss", "val_plain_log_loss", "val_auc"]
+    pair = ("val_plain_log_loss", "val_calibrated_log_loss")
+    for metric in ("val_calibrated_log_loss", "val_plain_log_loss", "val_auc"):
+        assert loss_partners(metric, names) == pair
+    assert loss_partners("val_log_loss", names) == (None, None)
+    numbered = [f"{name}_1" for name in pair]
+    assert loss_partners(numbered[1], [*numbered, "val_log_loss_1"]) == tuple(numbered)
+
+
 @pytest.mark.parametrize("num_runs", [4, 5, 6])
 def test_a_paired_test_needs_six_seeds(ledger, num_runs):
     for pipeline, shift in (("deepfm", 0.0), ("dcn", -0.1)):

@@ -111,6 +111,13 @@ def test_right_predictions_exceed_the_bound_as_rarely_as_promised(values, rows, 
         assert exceeded <= 1.5 * risk + 3 * np.sqrt(risk / len(errors))
 
 
+def test_the_bound_does_not_depend_on_the_names_of_the_values():
+    rows, rates = np.array([20.0, 500.0, 90.0, 20.0]), np.array([0.1, 0.02, 0.4, 0.3])
+    expected = field_rce_bound(sums_of(rows, rates), 0.01)
+    for order in ([3, 2, 1, 0], [1, 3, 0, 2]):
+        assert field_rce_bound(sums_of(rows[order], rates[order]), 0.01) == expected
+
+
 def test_the_ends_of_the_bound_of_a_field_error():
     # Probabilities of 0 and of 1 leave nothing to chance.
     mean, deviation, bound = field_rce_bound(sums_of([5, 7], [0.0, 1.0]), 0.01)

@@ -252,6 +252,7 @@ DIGITS = np.array([int(str(day)[:10].replace("-", "")) for day in DAYS])
         "nanoseconds read as seconds": (SECONDS.astype("datetime64[ns]"), "in 1970"),
         "old placeholders": (np.where(np.arange(30) > 9, DAYS, PAST), "10 of 30 .* 1900-01-01"),
         "placeholders": (np.where(np.arange(30) > 1, DAYS, FAR), "2 of 30 rows .* 2099-12-31"),
+        "before all years": (np.where(np.arange(30) > 1, SECONDS, -(10**11)), "as -1199-02-15"),
     }.values(),
 )
 def test_numbers_that_are_no_seconds_are_warned_about(times, message, dtype):

@@ -98,6 +98,11 @@ def test_finish_replaces_what_had_started_and_nothing_else(tmp_path):
     with pytest.raises(ValueError, match="`status`"):
         runs.finish(run_id, STARTED)
     assert runs.runs()[0]["seed"] == 7
+    other = runs.append({**STARTED, "seed": 8})
+    for change in ({"seed": 9}, {"seed": 8, "pipeline": "dcn"}):
+        with pytest.raises(ValueError, match=r"`record`.*pipeline and seed"):
+            runs.finish(other, {**FINISHED, **change})
+    assert [run["status"] for run in runs.runs()] == ["finished", "started"]
 
 
 WRONG = {

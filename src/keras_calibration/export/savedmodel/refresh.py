@@ -19,6 +19,7 @@ from calibration_records._check import instance
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import is_of_classes
+from keras_calibration._rows.columns import take
 from keras_calibration._rows.door import Given
 from keras_calibration._rows.rows import Rows
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
@@ -112,7 +113,8 @@ def refresh_savedmodel(
 
     Raises:
         ValueError: If the SavedModel was not written by `export_savedmodel`; a feature is missing;
-            the rows cannot be fitted; or probabilities are outside [0, 1]. Nothing is written.
+            the rows cannot be fitted; probabilities are outside [0, 1]; or intervals are served,
+            and weights are unequal importances, of which there are none. Nothing is written.
         RuntimeError: If the outputs of the new SavedModel differ from the refitted head.
 
     Warns:
@@ -192,6 +194,7 @@ def refresh_savedmodel(
     summary = fit.summary
     if summary.is_used:
         assign_all([(saved.head, fit)])
+        _check_interval(saved, rows, before["interval"])
     _warn_of_other_logits(summary.logits, before["logits"])
     progress.add()
     is_written = summary.is_used and not dry_run
@@ -200,6 +203,12 @@ def refresh_savedmodel(
     progress.add()
     progress.say(refresh.report)
     return refresh
+
+
+def _check_interval(saved: SavedHead, rows: Rows, level: float | None) -> None:
+    """Raises if intervals are served and would be wrong, as after unequal importances."""
+    if level is not None:
+        saved.head.interval(rows.logits[:1], take(rows.features, slice(1)), level=level)
 
 
 def _publish(
