@@ -15,10 +15,14 @@ from keras_calibration.layers.fits import assign_all, fit_to, heads_in, rows_to_
 from symbols import symbols
 
 NUM_ROWS = 300
-# Keras takes an interrupt in its check of the inputs for inputs that do not match, and warns.
-pytestmark = pytest.mark.filterwarnings(
-    r"ignore:\s*(Exception encountered|The structure of `inputs`):UserWarning"
-)
+pytestmark = [
+    # Keras takes an interrupt in its check of the inputs for inputs that do not match, and warns.
+    pytest.mark.filterwarnings(
+        r"ignore:\s*(Exception encountered|The structure of `inputs`):UserWarning"
+    ),
+    # Python ignores one while it closes a generator.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 RNG = np.random.default_rng(0)
 SITE = RNG.integers(0, 4, NUM_ROWS).astype("int32")
 SCORE = RNG.normal(-0.5, 1.2, (NUM_ROWS, 1)).astype("float32")
