@@ -59,41 +59,29 @@ _SUFFIX = re.compile(r"(_|@)\d+$")
 # have weights of rows, penalties of weights or smoothed labels. That of a regression can be any
 # loss, so it does not count as squared error.
 _PLAIN_NAMES = {
-    "calibrated_log_loss": ("plain_log_loss", "log_loss", "binary_crossentropy", "loss"),
+    "calibrated_log_loss": ("log_loss", "binary_crossentropy", "loss"),
     "calibrated_categorical_log_loss": (
-        "plain_categorical_log_loss",
         "categorical_log_loss",
         "categorical_crossentropy",
         "sparse_categorical_crossentropy",
         "loss",
     ),
-    "calibrated_quadratic_loss": (
-        "plain_quadratic_loss",
-        "quadratic_loss",
-        "mean_squared_error",
-        "mse",
-    ),
+    "calibrated_quadratic_loss": ("quadratic_loss", "mean_squared_error", "mse"),
 }
 
 
-def plain_name(metric: str) -> str:
+def plain_name(metric: str, own: bool = False) -> str:
     """The name of the plain loss of a calibrated loss, as `SeedVariance` records it.
+
+    `own` is for a loss beside another one that has its name, of other weights or rows.
 
     Example:
         >>> plain_name("val_calibrated_log_loss_1")
         'val_log_loss_1'
-    """
-    return metric.replace("calibrated_", "")
-
-
-def own_plain_name(metric: str) -> str:
-    """The name of the same loss beside another one that has its name, of other weights or rows.
-
-    Example:
-        >>> own_plain_name("val_calibrated_log_loss_1")
+        >>> plain_name("val_calibrated_log_loss_1", own=True)
         'val_plain_log_loss_1'
     """
-    return metric.replace("calibrated_", "plain_")
+    return metric.replace("calibrated_", "plain_" if own else "")
 
 
 def direction_of(metric: str) -> str | None:
@@ -120,12 +108,12 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
     pairs = [
         (prefix + plain, prefix + calibrated)
         for calibrated, plain_names in _PLAIN_NAMES.items()
-        for plain in plain_names
+        for plain in (plain_name(calibrated, own=True), *plain_names)
     ]
     alike = [
         (plain, name)
         for name in names
-        for plain in (own_plain_name(name), plain_name(name))
+        for plain in (plain_name(name, own=True), plain_name(name))
         if plain != name and metric in (plain, name)
     ]
     with_metric = [pair for pair in [*alike, *pairs] if metric in pair]
@@ -136,7 +124,7 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
         (
             pair
             for pair in (with_metric if is_of_pair or alike else pairs)
-            if {*pair} <= {*names} and not {own_plain_name(pair[1])} & {*names} - {*pair}
+            if {*pair} <= {*names} and plain_name(pair[1], own=True) not in {*names} - {*pair}
         ),
         (None, None),
     )

@@ -65,7 +65,8 @@ class HeadInModel:
     @property
     def ids(self) -> set[str]:
         """Names of the inputs that hold ids of the head's fields."""
-        return {name for feature, name in self.input_of.items() if feature in self.head.reads().ids}
+        ids = self.head.reads().ids
+        return {name for feature, name in self.input_of.items() if feature in ids}
 
     @property
     def output_name(self) -> str:

@@ -318,7 +318,8 @@ def _read_feature(
         return np.asarray(numbers_in_float32(numbers_of(values, feature), feature))
     ids = whole_numbers(values)
     are_ids = isinstance(fields.get(feature), int | keras.layers.IntegerLookup)
-    texts = [text for text in values.tolist() if isinstance(text, str)]
+    # Only a column of objects holds texts: looking for them takes time.
+    texts = [v for v in values.tolist() if isinstance(v, str)] if values.dtype == object else []
     if are_ids and ids is None:
         raise ValueError(
             f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "

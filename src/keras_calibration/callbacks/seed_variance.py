@@ -18,13 +18,7 @@ from calibration_records._check import instance
 from calibration_records._warn import warn
 from calibration_records.runs.guarded import begin_run, end_run, read_runs
 from calibration_records.runs.ledger import Ledger
-from calibration_records.runs.metric_names import (
-    BIAS_SUFFIX,
-    direction_of,
-    main_metric,
-    own_plain_name,
-    plain_name,
-)
+from calibration_records.runs.metric_names import BIAS_SUFFIX, direction_of, main_metric, plain_name
 from calibration_records.runs.run_record import RunRecord, validate_record
 from calibration_records.statistics.summary import summarize
 from keras_calibration._keras import call_after_callbacks, metric_direction, metrics_by_name
@@ -307,7 +301,7 @@ class SeedVariance(keras.callbacks.Callback):
             plain = plain_name(key)
             # A loss of the user may have other weights or rows: then this one has its own name.
             if not np.isclose(measured.get(plain, loss), loss, equal_nan=True):
-                plain = own_plain_name(key)
+                plain = plain_name(key, own=True)
             found[plain] = measured.get(plain, loss)
             if hasattr(type(metric), "fitted_bias"):
                 found[f"{key}{BIAS_SUFFIX}"] = metric.fitted_bias

@@ -187,9 +187,7 @@ class Spec:
         """
         if self.interval is not None:
             confidence_level("interval", self.interval)
-            # Raises if the head has none.
-            first = {name: values[:1] for name, values in self.head_rows.items()}
-            self.head.interval(first.pop(LOGIT_OUTPUT), first, level=self.interval)
+        check_interval(self.head, self.head_rows, self.interval)
         with self._run_on_cpu():
             of_head = head_outputs(self.head, self.head_rows, self.interval)
         return {**of_head, **self._on_rows[0]}
@@ -257,6 +255,13 @@ class Spec:
                 "been fitted, and the exported model would serve uncalibrated probabilities. Fit "
                 "it before the export, with kc.fit_head or kc.calibrate."
             )
+
+
+def check_interval(head: Head, inputs: Features, level: float | None) -> None:
+    """Raises if intervals are asked for that the head has not, or that would be wrong."""
+    if level is not None:
+        first = {name: values[:1] for name, values in inputs.items()}
+        head.interval(first.pop(LOGIT_OUTPUT), first, level=level)
 
 
 def head_outputs(head: Head, inputs: Features, interval: float | None) -> _Columns:

@@ -75,12 +75,8 @@ class ExpectedCalibrationError(AdditiveMetric):
         )
         # Edges are rounded as the predictions were. Probabilities from logits have the dtype of the
         # metric.
-        edges = equal_width_edges(
-            self.num_bins,
-            keras.backend.standardize_dtype(
-                self.dtype if self.from_logits else as_tensor(y_pred, "y_pred").dtype
-            ),
-        )
+        dtype = self.dtype if self.from_logits else as_tensor(y_pred, "y_pred").dtype
+        edges = equal_width_edges(self.num_bins, keras.backend.standardize_dtype(dtype))
         bins = equal_width_bins(probabilities, edges)
         self._sums.add(bin_sums(labels, probabilities, weights, bins, self.num_bins))
 

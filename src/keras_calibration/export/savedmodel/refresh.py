@@ -19,7 +19,6 @@ from calibration_records._check import instance
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import is_of_classes
-from keras_calibration._rows.columns import take
 from keras_calibration._rows.door import Given
 from keras_calibration._rows.rows import Rows
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
@@ -34,7 +33,7 @@ from keras_calibration.export.sample import first_rows
 from keras_calibration.export.savedmodel.export import SavedModelFormat
 from keras_calibration.export.savedmodel.files import EXTRA, collection_keys, replace_tensors
 from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS, served_weights
-from keras_calibration.export.spec import by_signature, head_outputs, tensor_specs
+from keras_calibration.export.spec import by_signature, check_interval, head_outputs, tensor_specs
 from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers.fit_settings import FitSettings
@@ -194,7 +193,7 @@ def refresh_savedmodel(
     summary = fit.summary
     if summary.is_used:
         assign_all([(saved.head, fit)])
-        _check_interval(saved, rows, before["interval"])
+        check_interval(saved.head, {"logit": rows.logits, **rows.features}, before["interval"])
     _warn_of_other_logits(summary.logits, before["logits"])
     progress.add()
     is_written = summary.is_used and not dry_run
@@ -203,12 +202,6 @@ def refresh_savedmodel(
     progress.add()
     progress.say(refresh.report)
     return refresh
-
-
-def _check_interval(saved: SavedHead, rows: Rows, level: float | None) -> None:
-    """Raises if intervals are served and would be wrong, as after unequal importances."""
-    if level is not None:
-        saved.head.interval(rows.logits[:1], take(rows.features, slice(1)), level=level)
 
 
 def _publish(
