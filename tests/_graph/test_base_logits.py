@@ -122,9 +122,9 @@ def test_probability_of_a_last_layer_that_is_not_known():
     )
 
 
-def class_model(*layers, activation=None):
-    """A model of three classes."""
-    return functional(dense(), keras.layers.Dense(3, activation), *layers)
+def class_model(*layers, activation=None, num_classes=3):
+    """A model of several classes."""
+    return functional(dense(), keras.layers.Dense(num_classes, activation), *layers)
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -145,7 +145,7 @@ CLASS_MODELS = {
     ),
     "nested": (lambda: nested(class_model(activation="softmax")), "auto"),
     "clipped, told": (
-        lambda: class_model(lambda p: keras.ops.clip(p, 0, 1), activation="softmax"),
+        lambda: class_model(lambda p: keras.ops.clip(p, 0, 1), activation="softmax", num_classes=2),
         "probability",
     ),
     "of one's own, told": (lambda: class_model(activation=own_softmax), "probability"),
@@ -162,7 +162,10 @@ def test_class_logits_are_those_before_the_softmax(name):
     kernel, bias = map(keras.ops.convert_to_numpy, last.get_weights())
     layer = BaseLogits(model, base_output)
     logits = layer(X)
-    assert (layer.compute_output_shape(X.shape), tuple(logits.shape)) == ((None, 3), (40, 3))
+    assert (layer.compute_output_shape(X.shape), tuple(logits.shape)) == (
+        (None, bias.size),
+        (40, bias.size),
+    )
     expected = (X @ KERNEL + 0.25) @ kernel + bias
     # Probabilities know their logits but for a constant of each row.
     received = keras.ops.convert_to_numpy(logits)
@@ -172,8 +175,8 @@ def test_class_logits_are_those_before_the_softmax(name):
 
 
 def test_sigmoids_of_several_outputs_are_no_classes():
-    base_model = class_model(activation="sigmoid")
-    with pytest.raises(ValueError, match=r"base model must.*3 sigmoids") as refused:
+    base_model = class_model(activation="sigmoid", num_classes=2)
+    with pytest.raises(ValueError, match=r"base model must.*2 sigmoids") as refused:
         BaseLogits(base_model)
     advice = str(refused.value).split("for example ")[1].split(" with ")[0]
     one = eval(advice, {"keras": keras, "base_model": base_model})

@@ -60,4 +60,10 @@ EQUIVALENT = {
     f"{_RECORDS}/comparison/pipeline_runs.py _choose: 1 → 2 #2": (
         "The values are multiplied by 2, and have the same order."
     ),
+    f"{_SRC}/_graph/logit_source.py : 5.0 → 10.0": (
+        "Activations that differ, differ at half of the new probes as well."
+    ),
+    f"{_SRC}/_graph/base_logits.py BaseLogits.__init__: True → False": (
+        "Keras sets `built` after the first call too."
+    ),
 }
