@@ -286,6 +286,7 @@ def test_another_unit_of_the_logits_changes_no_order_or_is_noticed():
         assert result(same) == expected
     with pytest.warns(UserWarning, match="LogitAUC.*probabilities"):
         result(1e-6 * LOGITS)
+    result(np.append(1e-6 * LOGITS[1:], 1.0))  # no warning: one logit is far from the others
     for far in (1e6 * LOGITS, LOGITS + 1000):
         with pytest.warns(UserWarning, match="is NaN"):
             assert np.isnan(result(far))

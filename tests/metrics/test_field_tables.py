@@ -90,6 +90,14 @@ def test_one_bad_row_spoils_its_own_value_only():
         np.testing.assert_array_equal(np.isnan(table[name]), bad)
 
 
+def test_a_common_factor_of_weights_changes_no_rate():
+    # The square of such a weight is 0 in float32.
+    table = filled(FieldECE(6, dtype="float32"), weights=WEIGHTS * 1e-25).per_field()
+    expected = filled(FieldECE(6), weights=WEIGHTS).per_field()
+    for name in ("value", "observed_rate", "mean_prediction", "ratio"):
+        np.testing.assert_allclose(table[name], expected[name], rtol=1e-5)
+
+
 @settings(max_examples=examples(25))
 @given(
     st.lists(
