@@ -10,7 +10,7 @@ import numpy as np
 
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
-from calibration_records.logs.embedded import Embedded
+from calibration_records.logs.embedded import open_log
 from calibration_records.logs.query import Query, total_sums
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import ScoredLog
@@ -78,7 +78,7 @@ def log_sums(
         _check_totals(sums)
         return sums
     bar, tables = ProgressBar(len(queries), "passes", verbose), {}
-    with Embedded(log) as opened:
+    with open_log(log) as opened:
         for name, query in queries.items():
             tables[name] = opened.sums(query, selection)
             if name == TOTALS:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from calibration_records._check import known
+from calibration_records._columns import names_of
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records.logs.columns import (
     WHOLE,
@@ -144,13 +146,7 @@ def field_columns(log: ScoredLog) -> list[str]:
         >>> field_columns(ScoredLog(fields=["site", ("site", "device")]))
         ['site', 'device']
     """
-    return list(
-        dict.fromkeys(
-            column
-            for field in log.fields
-            for column in ([field] if isinstance(field, str) else field)
-        )
-    )
+    return list(dict.fromkeys(chain.from_iterable(map(names_of, log.fields))))
 
 
 def used_columns(log: ScoredLog) -> list[str]:
