@@ -271,7 +271,7 @@ def _estimate_power(
     difference = deciding.judged or deciding.difference
     a, b = plan.values(deciding.metric, *runs)
     if noise is not None:
-        error = noise.standard_error(a.size, b.size)
+        error = noise.std * math.sqrt(1 / a.size + 1 / b.size)
         degrees = float(noise.degrees)
         std = math.sqrt(2) * noise.std
         # Bloom's formula: (t_confidence + t_power) SE. The half-width of the deciding interval is

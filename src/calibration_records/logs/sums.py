@@ -112,12 +112,10 @@ class LogSums:
         if not parts:
             return cls()
         # Sums of other queries have other meanings, even with the same columns.
-        for part in parts[1:]:
-            if part.names != parts[0].names:
-                raise ValueError(
-                    "Sums must come from the same queries. Received: "
-                    f"{parts[0].names} and {part.names}."
-                )
+        if others := [part.names for part in parts if part.names != parts[0].names]:
+            raise ValueError(
+                f"Sums must come from the same queries. Received: {parts[0].names} and {others[0]}."
+            )
         return cls({n: merged([part._tables[n] for part in parts]) for n in parts[0].names})
 
     def to_bytes(self) -> bytes:

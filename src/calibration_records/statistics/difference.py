@@ -11,8 +11,7 @@ from calibration_records.statistics.estimate import (
     MIN_RUNS,
     Estimate,
     RunValues,
-    check_paired,
-    check_runs,
+    check_pipelines,
     fewest_runs,
     t_estimate,
 )
@@ -47,11 +46,7 @@ def mean_difference(
         Welch (1947), *The generalization of Student's problem*.
     """
     confidence_level("confidence", confidence)
-    if paired:
-        a, b = check_paired(a=a, b=b)
-    else:
-        a = check_runs("a", a, at_least=2)
-        b = check_runs("b", b, at_least=2)
+    a, b = check_pipelines(a, b, paired=paired)
     error, degrees = standard_error(a, b, paired=paired)
     return t_estimate(
         float(b.mean() - a.mean()),
@@ -90,7 +85,7 @@ def always_valid_difference(
         Lai (1976), *On confidence sequences*; Wang and Ramdas, arXiv 2310.03722.
     """
     confidence_level("confidence", confidence)
-    a, b = check_paired(a=a, b=b)
+    a, b = check_pipelines(a, b)
     differences = b - a
     num = differences.size
     mean, std = mean_and_std(differences)
