@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration_records._check import damaged
 from calibration_records._files import write_atomically
 from calibration_records.logs.embedded import array_of, merged
 
@@ -167,7 +166,10 @@ class LogSums:
         try:
             return cls.from_bytes(Path(path).read_bytes())
         except ValueError as error:
-            raise damaged("path", path, "LogSums.save") from error
+            raise ValueError(
+                "Argument `path` must name a file that `LogSums.save` wrote. Received: "
+                f"{os.fspath(path)!r}, which is damaged, or another file."
+            ) from error
 
 
 def _sort_by_keys(table: pyarrow.Table) -> pyarrow.Table:
