@@ -54,11 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(code)
     except KeyboardInterrupt:
         _say("interrupted")
-        return ERROR
     except Exception as error:
         # All exceptions: Python's own exit code, 1, would mean "undecided" or "alert".
         _say(_describe_error(error))
-        return ERROR
+    return ERROR
 
 
 def _describe_error(error: Exception) -> str:

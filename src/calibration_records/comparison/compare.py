@@ -117,9 +117,8 @@ def compare(
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    return compare_runs(
-        ledger.runs(), Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
-    )
+    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
+    return compare_runs(ledger.runs(), question)
 
 
 def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison:

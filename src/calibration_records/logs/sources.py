@@ -96,12 +96,9 @@ def _number_rows(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
 
 def _read_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb.DuckDBPyRelation:
     """The rows of files of one kind."""
+    names = [source] if isinstance(source, str | os.PathLike) else source
     paths = list(
-        dict.fromkeys(
-            path
-            for name in ([source] if isinstance(source, str | os.PathLike) else source)
-            for path in _find_paths(connection, os.fspath(name))
-        )
+        dict.fromkeys(path for name in names for path in _find_paths(connection, os.fspath(name)))
     )
     csv = [path for path in paths if re.search(r"\.csv(\.gz|\.zst)?$", path, re.IGNORECASE)]
     if not paths or 0 < len(csv) < len(paths):

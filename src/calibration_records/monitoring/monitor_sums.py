@@ -123,8 +123,9 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
     # Groups of a value follow each other, one for each block; a value starts where a key changes.
     is_first = np.any([_differs(values) for values in keys], axis=0)
     firsts = [values[is_first].tolist() for values in keys]
+    names = [" × ".join(map(_format_value, values)) for values in zip(*firsts, strict=True)]
     return ValueSums(
-        [" × ".join(map(_format_value, values)) for values in zip(*firsts, strict=True)],
+        names,
         Sums(*(table[name] for name in Sums._fields)),
         np.cumsum(is_first) - 1,
         table["key_block"].astype(np.int64),

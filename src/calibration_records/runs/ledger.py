@@ -263,10 +263,8 @@ class Ledger:
         return [self.path / name for name in sorted(names)]
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
-        write_atomically(
-            self._name_file(run_id),
-            to_json({"run_id": run_id, "created": created}, record).encode("ascii"),
-        )
+        header = {"run_id": run_id, "created": created}
+        write_atomically(self._name_file(run_id), to_json(header, record).encode("ascii"))
         sync(self.path)
 
 

@@ -68,9 +68,8 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
     """
     confidence_level("confidence", confidence)
     accuracy = metric_accuracy(a, b)
-    return _compute_newcombe_interval(
-        accuracy, len(a), len(b), confidence, special.stdtrit(len(a) * len(b), (1 + confidence) / 2)
-    )
+    z = special.stdtrit(len(a) * len(b), (1 + confidence) / 2)
+    return _compute_newcombe_interval(accuracy, len(a), len(b), confidence, z)
 
 
 def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:

@@ -56,11 +56,12 @@ def bias_share(
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, for the two losses;
         Efron and Stein (1981), *The jackknife estimate of variance*.
     """
+    pipelines = _check_losses(plain, calibrated, paired, confidence)
     # Numerator and denominator of the share for each pipeline: first from all runs, then with each
     # run left out, for the jackknife.
     groups = [
         np.stack([_sum_cross_products(losses, other) for other in (losses - corrected, losses)])
-        for losses, corrected in _check_losses(plain, calibrated, paired, confidence)
+        for losses, corrected in pipelines
     ]
     if paired:
         # Leaving out a seed leaves out its run of every pipeline.
@@ -76,9 +77,8 @@ def bias_share(
         ]
         # The jackknife variance, `(n - 1) / n Σ_i (r_i - r̄)²` for each pipeline, added up.
         error = np.sqrt(sum((ratio.size - 1) * np.var(ratio) for ratio in ratios))
-    return t_estimate(
-        value, error, sum(ratio.size - 1 for ratio in ratios), confidence, is_tested=False
-    )
+    degrees = sum(ratio.size - 1 for ratio in ratios)
+    return t_estimate(value, error, degrees, confidence, is_tested=False)
 
 
 def surviving_share(

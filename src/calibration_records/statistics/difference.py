@@ -135,9 +135,8 @@ def smallest_detectable_effect(
     """
     confidence_level("confidence", confidence)
     confidence_level("power", power)
-    return float(
-        special.stdtrit(degrees, [(1 + confidence) / 2, power]).sum() * np.sqrt(variance / num_runs)
-    )
+    quantiles = special.stdtrit(degrees, [(1 + confidence) / 2, power])
+    return float(quantiles.sum() * np.sqrt(variance / num_runs))
 
 
 def seeds_needed(
