@@ -133,10 +133,13 @@ def _drop_guessed_types(table: pyarrow.Table) -> pyarrow.Table:
     """
     import pyarrow
 
-    for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
-        if name.startswith("key_") and column.null_count == len(column):
-            table = table.set_column(place, name, pyarrow.nulls(len(column)))
-    return table
+    columns = [
+        pyarrow.nulls(len(column))
+        if name.startswith("key_") and column.null_count == len(column)
+        else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pyarrow.table(columns, table.column_names)
 
 
 def array_of(column: pyarrow.ChunkedArray) -> np.ndarray:

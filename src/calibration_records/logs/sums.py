@@ -89,10 +89,9 @@ class LogSums:
         parts: dict[int, dict[str, pyarrow.Table]] = {int(start): {} for start in starts}
         # Each table is in order of its periods, so a binary search finds where each one ends;
         # slices copy nothing.
-        for name, table in self._tables.items():
-            # The sums of all rows cannot be split; "rows" takes their place in each part.
-            if name == TOTALS:
-                continue
+        # The sums of all rows cannot be split; "rows" takes their place in each part.
+        split = {name: table for name, table in self._tables.items() if name != TOTALS}
+        for name, table in split.items():
             table = _sort_by_keys(table)
             periods = array_of(table.column("key_period"))
             table = table.drop_columns(["key_period"])

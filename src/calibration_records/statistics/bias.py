@@ -170,16 +170,18 @@ def _check_losses(
     plain difference.
     """
     confidence_level("confidence", confidence)
-    checked = [check_runs("plain", losses, at_least=3) for losses in plain]
-    corrected = [check_runs("calibrated", losses, at_least=3) for losses in calibrated]
-    pipelines = [*zip(checked, corrected, strict=True)]
-    sizes = [(one.size, other.size) for one, other in pipelines]
+    checked = (
+        [check_runs(name, losses, at_least=3) for losses in pipelines]
+        for name, pipelines in (("plain", plain), ("calibrated", calibrated))
+    )
+    pairs = [*zip(*checked, strict=True)]
+    sizes = [(one.size, other.size) for one, other in pairs]
     if any(one != other for one, other in sizes) or (paired and len(set(sizes)) > 1):
         raise ValueError(
             "Arguments `plain` and `calibrated` must have a value for each run of each pipeline, "
             f"of the same runs if these are paired. Received: numbers of runs {sizes}."
         )
-    stacked = [np.stack(pair) for pair in pipelines]
+    stacked = [np.stack(pair) for pair in pairs]
     # Shares do not depend on origin and unit. Small numbers of one size keep their digits.
     stacked = [losses - stacked[0][:, :1] for losses in stacked]
     scale = max((float(np.abs(losses[0]).max()) for losses in stacked), default=0.0)

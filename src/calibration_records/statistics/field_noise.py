@@ -111,14 +111,12 @@ def jeffreys_interval(
         2001.
     """
     confidence_level("confidence", confidence)
-    positives = np.asarray(positives, np.float64)
-    trials = np.asarray(trials, np.float64)
-    bad = np.isnan(positives) | np.isnan(trials)
-    hits = np.where(bad, 0.0, positives)
-    misses = np.where(bad, 0.0, trials - positives)
+    hits = np.asarray(positives, np.float64)
     # Rounding of sums can make the number of misses slightly negative, where Beta is undefined.
-    a = hits + 0.5
-    b = np.maximum(misses, 0.0) + 0.5
-    lower = np.where(hits <= 0, 0.0, betaincinv(a, b, (1 - confidence) / 2))
-    upper = np.where(misses <= 0, 1.0, betaincinv(a, b, (1 + confidence) / 2))
-    return np.where(bad, np.nan, lower), np.where(bad, np.nan, upper)
+    misses = np.maximum(np.asarray(trials, np.float64) - hits, 0.0)
+    # Either number being NaN makes the misses NaN, and any quantile.
+    lower, upper = (
+        betaincinv(hits + 0.5, misses + 0.5, (1 + sign * confidence) / 2) for sign in (-1, 1)
+    )
+    is_known = ~np.isnan(misses)
+    return np.where(is_known & (hits <= 0), 0.0, lower), np.where(misses <= 0, 1.0, upper)
