@@ -231,8 +231,11 @@ def _format_years(years: float) -> str:
 
 
 def _count_decimals(low: float, high: float, least: int) -> int:
-    """The decimals of an interval: more than usual if it is narrow, as with many rows."""
-    return max(least, decimals_of((high - low) / 2))
+    """The decimals of an interval: more than usual if it is narrow, as with many rows.
+
+    At most nine: all probabilities of 0 have ratios that are tiny numbers.
+    """
+    return max(least, min(decimals_of((high - low) / 2), 9))
 
 
 def _format_interval(low: float, high: float) -> str:
