@@ -10,7 +10,6 @@ import difflib
 import itertools
 import math
 import numbers
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -44,28 +43,19 @@ def at_least(name: str, value: Any, least: float, remedy: str = "") -> None:
     _require(lambda: value >= least, name, f"at least {least:g}", value, remedy)
 
 
-def positive(
-    name: str, value: Any, remedy: str = "", *, also: str = "", below: float = math.inf
-) -> None:
+def positive(name: str, value: Any, *, also: str = "", below: float = math.inf) -> None:
     """Refuses all but numbers above 0 and `below` a limit; `also` is what else may be passed."""
     _require(
         lambda: 0 < value < below,
         name,
         f"a positive number below {'infinity' if below == math.inf else f'{below:.4g}'}{also}",
         value,
-        remedy,
     )
 
 
-def not_negative(name: str, value: Any, remedy: str = "", *, also: str = "") -> None:
+def not_negative(name: str, value: Any, *, also: str = "") -> None:
     """Refuses all but finite numbers of at least 0; `also` is what else the caller allows."""
-    _require(
-        lambda: 0 <= value < math.inf,
-        name,
-        f"a finite number of at least 0{also}",
-        value,
-        remedy,
-    )
+    _require(lambda: 0 <= value < math.inf, name, f"a finite number of at least 0{also}", value)
 
 
 def share(name: str, value: Any, remedy: str = "", *, also: str = "", ends: str = "") -> None:
@@ -219,14 +209,6 @@ def same_rows(name: str, num_rows: int | None, expected: int | None, noun: str) 
             f"Argument `{name}` must have one entry for each {noun}. Received: {num_rows} entries "
             f"for {expected} {noun}s."
         )
-
-
-def damaged(name: str, path: str | os.PathLike[str], writer: str, remedy: str = "") -> ValueError:
-    """The error of a file that cannot be read as what a function of this package writes."""
-    return ValueError(
-        f"Argument `{name}` must name a file that `{writer}` wrote. Received: "
-        f"{os.fspath(path)!r}, which is damaged, or another file. {remedy}".rstrip()
-    )
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ def decimals_of(size: float, digits: int = 2) -> int:
     return max(0, digits - 1 - _find_exponent(size, digits))
 
 
-def significant(value: float, digits: int, sign: str = "") -> str:
+def significant(value: float, digits: int) -> str:
     """A figure to so many significant digits; with an exponent only if it is tiny or huge.
 
     Example:
@@ -28,10 +28,10 @@ def significant(value: float, digits: int, sign: str = "") -> str:
     if value == 0:
         return "0"
     if not math.isfinite(value):
-        return f"{value:{sign}g}"
+        return f"{value:g}"
     if _LEAST_EXPONENT <= _find_exponent(value, digits) <= _MOST_EXPONENT:
-        return f"{value:{sign},.{decimals_of(value, digits)}f}"
-    return f"{value:{sign}.{digits - 1}e}"
+        return f"{value:,.{decimals_of(value, digits)}f}"
+    return f"{value:.{digits - 1}e}"
 
 
 def to_error(value: float, error: float, sign: str = "") -> str:

@@ -32,15 +32,13 @@ def probabilities_of(
     return np.asarray(scipy.special.expit(predictions))
 
 
-def check_probabilities(
-    values: np.ndarray, argument: str, remedy: str = "For logits, pass from_logits=True."
-) -> None:
+def check_probabilities(values: np.ndarray, argument: str) -> None:
     """Raises unless all values are in [0, 1]."""
     _refuse_nan(values, argument)
     if not ((values >= 0) & (values <= 1)).all():
         raise ValueError(
             f"Argument `{argument}` must hold probabilities in [0, 1]. Received: values from "
-            f"{values.min():g} to {values.max():g}. {remedy}"
+            f"{values.min():g} to {values.max():g}. For logits, pass from_logits=True."
         )
 
 

@@ -11,7 +11,8 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
@@ -54,11 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(code)
     except KeyboardInterrupt:
         _say("interrupted")
-        return ERROR
     except Exception as error:
         # All exceptions: Python's own exit code, 1, would mean "undecided" or "alert".
         _say(_describe_error(error))
-        return ERROR
+    return ERROR
 
 
 def _describe_error(error: Exception) -> str:
@@ -144,7 +144,9 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--epoch",
-        type=_parse_epoch,
+        type=partial(
+            _parse_number, {n: n for n in ("kept", "last", "best")}, "kept, last, best or "
+        ),
         default="kept",
         help="kept, last, best or a number; default: %(default)s, whose weights the run kept",
     )
@@ -168,24 +170,17 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--looks",
-        type=_parse_looks,
+        type=partial(_parse_number, {"advised": "advised", "any": None}, "any or "),
         default="advised",
         help="advised, any, or the planned number of looks at the growing ledger; default: "
         "%(default)s, which lets you train 'about k more seeds each' and look again",
     )
 
 
-def _parse_epoch(text: str) -> int | str:
-    return (
-        text if text in ("kept", "last", "best") else _parse_integer(text, "kept, last, best or ")
-    )
-
-
-def _parse_looks(text: str) -> int | str | None:
-    return text if text == "advised" else None if text == "any" else _parse_integer(text, "any or ")
-
-
-def _parse_integer(text: str, others: str) -> int:
+def _parse_number(words: Mapping[str, str | None], others: str, text: str) -> int | str | None:
+    """An integer, or what one of some words stands for; `others` are those of the message."""
+    if text in words:
+        return words[text]
     if not text.removeprefix("-").isdigit():
         raise argparse.ArgumentTypeError(f"expected {others}an integer, received {text!r}")
     return int(text)

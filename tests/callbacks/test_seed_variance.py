@@ -90,6 +90,9 @@ def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
             name: {"count": 0.0, **dict.fromkeys(("mean", "std", "min", "max"), NAN)}
             for name in ("loss", "val_loss")
         }
+        for epoch in ("last", -1, 0.5):
+            with pytest.raises(ValueError, match="`epoch`"):
+                callback.statistics(epoch)
 
 
 @pytest.mark.parametrize(

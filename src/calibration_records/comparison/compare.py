@@ -20,7 +20,6 @@ from calibration_records.comparison.question import (
     ADVISED,
     Question,
     check_question,
-    deciding_direction,
     metric_directions,
     recorded_metrics,
     resolve_metric,
@@ -117,9 +116,8 @@ def compare(
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    return compare_runs(
-        ledger.runs(), Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
-    )
+    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
+    return compare_runs(ledger.runs(), question)
 
 
 def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison:
@@ -127,9 +125,9 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     question = check_question(question)
     names = recorded_metrics(records, question)
     deciding = resolve_metric(question.metric, names)
-    directions = metric_directions(records, question, names)
     # "best" needs a direction to choose an epoch, and so does a verdict.
-    maximize = deciding_direction(deciding, directions) == "max"
+    directions = metric_directions(records, question, names, deciding)
+    maximize = directions[deciding] == "max"
     held_out = deciding.startswith("val_")
     # Compare held-out values with held-out values, and training values with training values.
     ordered = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
@@ -251,12 +249,13 @@ def _estimate_std(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
 
 def _count_seeds_needed(effect: float, std: float, plan: Plan) -> int:
     """Seeds of each pipeline that detect a difference of this size."""
-    # In units of the noise: the variance of small values would be 0.
-    unit = std or 1.0
+    # In units of the noise, as the variance of small values would be 0. Values so large that they
+    # overflow have no known effect.
+    size = float(np.nan_to_num(effect / (std or 1.0)))
     # A power calculation may say 2, but no exact test decides with fewer than `fewest` runs.
     return max(
         plan.fewest,
-        seeds_needed(effect / unit, (std / unit) ** 2, paired=plan.paired, confidence=plan.level),
+        seeds_needed(size, float(std != 0), paired=plan.paired, confidence=plan.level),
     )
 
 
@@ -271,7 +270,7 @@ def _estimate_power(
     difference = deciding.judged or deciding.difference
     a, b = plan.values(deciding.metric, *runs)
     if noise is not None:
-        error = noise.standard_error(a.size, b.size)
+        error = noise.std * math.sqrt(1 / a.size + 1 / b.size)
         degrees = float(noise.degrees)
         std = math.sqrt(2) * noise.std
         # Bloom's formula: (t_confidence + t_power) SE. The half-width of the deciding interval is

@@ -62,7 +62,8 @@ def _explain_rule(comparison: Comparison) -> str:
     origins: dict[int | None, str] = {None: " (at any number of looks)", 1: ""}
     level = f"{1 - judged.confidence:.3g}{origins.get(looks, shared)}"
     # The ends alone: the figure stands in the line above, with its own power of ten.
-    part = f"the {100 * judged.confidence:.5g} % interval {interval(judged).partition(' ')[2]}"
+    ends = interval(judged).partition(" ")[2]
+    part = f"the {100 * judged.confidence:.5g} % interval {ends}"
     margin = f"within ±{question.delta or 0:g}"
     also = "" if question.delta is None else f", and {part} is not {margin}"
     rules = {
@@ -90,10 +91,8 @@ def _format_heading(comparison: Comparison) -> str:
     heading = f"A = {a}, B = {b}; {pairing}"
     if comparison.difference is None:
         return heading
-    return (
-        f"{heading}; {100 * comparison.difference.confidence:.5g} % intervals by "
-        f"{comparison.method}"
-    )
+    confidence = comparison.difference.confidence
+    return f"{heading}; {100 * confidence:.5g} % intervals by {comparison.method}"
 
 
 def _format_figures(comparison: Comparison) -> list[str]:

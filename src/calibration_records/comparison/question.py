@@ -100,9 +100,12 @@ def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[s
 
 
 def metric_directions(
-    records: Sequence[RunRecord], question: Question, names: Sequence[str]
+    records: Sequence[RunRecord], question: Question, names: Sequence[str], deciding: str
 ) -> dict[str, str | None]:
-    """The direction of each metric: as passed, as recorded, or inferred from its name."""
+    """The direction of each metric: as passed, as recorded, or inferred from its name.
+
+    That of the deciding metric must be known.
+    """
     passed = question.directions or {}
     # A name without `val_` means the held-out values; the full name wins over it.
     resolved = {
@@ -117,21 +120,16 @@ def metric_directions(
     }
     # If records contradict each other, the direction is unknown.
     unique = {name: ways.pop() for name, ways in candidates.items() if len(ways) == 1}
-    return {name: resolved.get(name) or unique.get(name) for name in names}
-
-
-def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str:
-    """The direction of the deciding metric, which must be known."""
-    direction = directions[metric]
-    if direction is None:
+    directions = {name: resolved.get(name) or unique.get(name) for name in names}
+    if directions[deciding] is None:
         raise refused(
             "metric",
             "of known direction",
-            metric,
-            f"Pass directions={{{metric!r}: 'max'}} or 'min'; on the command line, --maximize "
-            f"{metric} or --minimize {metric}.",
+            deciding,
+            f"Pass directions={{{deciding!r}: 'max'}} or 'min'; on the command line, --maximize "
+            f"{deciding} or --minimize {deciding}.",
         )
-    return direction
+    return directions
 
 
 def resolve_metric(metric: str, names: Sequence[str], argument: str = "metric") -> str:

@@ -38,10 +38,6 @@ class SeedNoise(NamedTuple):
     num_runs: int
     num_pipelines: int
 
-    def standard_error(self, num_a: int, num_b: int) -> float:
-        """The standard error of the difference of two means."""
-        return float(self.std * np.sqrt(1 / num_a + 1 / num_b))
-
 
 def seed_noise(
     records: Sequence[RunRecord],

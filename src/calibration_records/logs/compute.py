@@ -10,7 +10,7 @@ import numpy as np
 
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
-from calibration_records.logs.embedded import Embedded
+from calibration_records.logs.embedded import open_log
 from calibration_records.logs.query import Query, total_sums
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import ScoredLog
@@ -78,7 +78,7 @@ def log_sums(
         _check_totals(sums)
         return sums
     bar, tables = ProgressBar(len(queries), "passes", verbose), {}
-    with Embedded(log) as opened:
+    with open_log(log) as opened:
         for name, query in queries.items():
             tables[name] = opened.sums(query, selection)
             if name == TOTALS:
@@ -96,7 +96,7 @@ def _check_totals(
     sums: LogSums, first_row: Callable[[str], Mapping[str, Any]] | None = None
 ) -> None:
     """Raises for invalid rows, and warns of values that are probably misread."""
-    totals, first = sums.table(TOTALS) if sums.names else {}, None
+    totals = sums.table(TOTALS) if sums.names else {}
     for name in totals:
         state, _, kind = name.partition("_")
         # A single logit in [0, 1] is normal; only if all are, they look like probabilities.
@@ -104,8 +104,8 @@ def _check_totals(
         if state not in ("invalid", "odd") or totals[name][0] < fewest:
             continue
         # An example tells more than a count. Ray's sums have none: their rows are elsewhere.
-        if first_row is not None:
-            first = first_row(f"NOT valid_{kind}" if state == "invalid" else name)
+        condition = f"NOT valid_{kind}" if state == "invalid" else name
+        first = None if first_row is None else first_row(condition)
         if state == "invalid":
             raise _build_row_error(sums, kind, first)
         example = ""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,49 +16,19 @@ from calibration_records.logs.scored_log import ScoredLog
 from calibration_records.logs.sources import open_source
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow
 
 # Several copies of a batch are in memory.
 _ROWS_OF_BATCH = 1 << 18
 
 
-@dataclass
-class Embedded:
-    """An open log: DuckDB, and the rows as its table `log`. Used as a context manager.
-
-    Args:
-        log: The log, on a source that DuckDB reads.
-
-    Raises:
-        ImportError: If DuckDB is not installed.
-        ValueError: If DuckDB does not read this kind of source, or columns are missing.
-    """
+class Embedded(NamedTuple):
+    """An open log: the rows as DuckDB's table `log`, with the types of its columns."""
 
     log: ScoredLog
-
-    def __enter__(self) -> Embedded:
-        duckdb = _import_duckdb()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_translate_errors(self.log))
-            # Sums beyond the memory limit go to a folder of their own, removed with the connection.
-            folder = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="keras-calibration-", ignore_cleanup_errors=True)
-            )
-            config = {"memory_limit": self.log.memory_limit, "temp_directory": folder}
-            if self.log.num_threads is not None:
-                config["threads"] = str(self.log.num_threads)
-            connection = stack.enter_context(duckdb.connect(config=config))
-            # Times without a zone are UTC, whatever the machine's zone.
-            connection.execute("SET TimeZone = 'UTC'")
-            self._relation = open_source(connection, self.log)
-            rows = self._relation()
-            self.types = dict(zip(rows.columns, map(str, rows.types), strict=True))
-            # All is open: from here on, `__exit__` closes it; after an error above, `stack` does.
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    relation: Callable[[], duckdb.DuckDBPyRelation]
+    types: Mapping[str, str]
 
     def sums(self, query: Query, selection: Selection) -> pyarrow.Table:
         """The sums of a query, in any order."""
@@ -71,21 +40,39 @@ class Embedded:
         sql = f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY given_row LIMIT 1"
         return dict(self._run(sql).to_pylist()[0])
 
-    def batches(
-        self, columns: Sequence[str], selection: Selection
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """The rows, in their order, as batches of columns that a query uses."""
-        import pyarrow
-
-        sql = f"SELECT {', '.join(columns)} FROM ({rows_sql(self.log, self.types, selection)})"
-        with _translate_errors(self.log):
-            for batch in self._relation().query("log", sql).to_arrow_reader(_ROWS_OF_BATCH):
-                arrays = (array_of(pyarrow.chunked_array([part])) for part in batch.columns)
-                yield dict(zip(columns, arrays, strict=True))
-
     def _run(self, sql: str) -> pyarrow.Table:
-        with _translate_errors(self.log):
-            return self._relation().query("log", sql).to_arrow_table()
+        return self.relation().query("log", sql).to_arrow_table()
+
+
+@contextlib.contextmanager
+def open_log(log: ScoredLog) -> Iterator[Embedded]:
+    """Opens a log, on a source that DuckDB reads, for a block that computes sums.
+
+    Raises:
+        ImportError: If DuckDB is not installed.
+        ValueError: If DuckDB does not read this kind of source, or columns are missing.
+    """
+    duckdb = _import_duckdb()
+    threads = {} if log.num_threads is None else {"threads": str(log.num_threads)}
+    with (
+        _translate_errors(log),
+        # Sums beyond the memory limit go to a folder of their own, removed with the connection.
+        tempfile.TemporaryDirectory(
+            prefix="keras-calibration-", ignore_cleanup_errors=True
+        ) as folder,
+        duckdb.connect(
+            config={"memory_limit": log.memory_limit, "temp_directory": folder, **threads}
+        ) as connection,
+    ):
+        # Times without a zone are UTC, whatever the machine's zone.
+        connection.execute("SET TimeZone = 'UTC'")
+        relation = open_source(connection, log)
+        # The rows of a relation are those of one pass: no name may keep them open.
+        yield Embedded(log, relation, _find_types(relation()))
+
+
+def _find_types(rows: duckdb.DuckDBPyRelation) -> dict[str, str]:
+    return dict(zip(rows.columns, map(str, rows.types), strict=True))
 
 
 def log_batches(
@@ -107,8 +94,13 @@ def log_batches(
         >>> [batch["p"].tolist() for batch in log_batches(log, ["y", "p"], Selection())]
         [[0.5, 0.25]]
     """
-    with Embedded(log) as opened:
-        yield from opened.batches(columns, selection)
+    with open_log(log) as opened:
+        import pyarrow
+
+        sql = f"SELECT {', '.join(columns)} FROM ({rows_sql(log, opened.types, selection)})"
+        for batch in opened.relation().query("log", sql).to_arrow_reader(_ROWS_OF_BATCH):
+            arrays = (array_of(pyarrow.chunked_array([part])) for part in batch.columns)
+            yield dict(zip(columns, arrays, strict=True))
 
 
 def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
@@ -141,10 +133,13 @@ def _drop_guessed_types(table: pyarrow.Table) -> pyarrow.Table:
     """
     import pyarrow
 
-    for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
-        if name.startswith("key_") and column.null_count == len(column):
-            table = table.set_column(place, name, pyarrow.nulls(len(column)))
-    return table
+    columns = [
+        pyarrow.nulls(len(column))
+        if name.startswith("key_") and column.null_count == len(column)
+        else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pyarrow.table(columns, table.column_names)
 
 
 def array_of(column: pyarrow.ChunkedArray) -> np.ndarray:

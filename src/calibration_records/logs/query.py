@@ -60,13 +60,15 @@ class Query:
         # Standard SQL cannot use a column in the SELECT that defines it, so each step wraps the
         # last.
         for step in self.steps:
-            columns = ", ".join(f"{expression} AS {name}" for name, expression in step.items())
-            rows = f"SELECT *, {columns} FROM ({rows})"
-        keys = [
-            f"{expression} AS {quoted('key_' + name)}" for name, expression in self.keys.items()
-        ]
-        sums = [f"{_write_sum(term)}::DOUBLE AS {quoted(name)}" for name, term in self.sums.items()]
-        return f"SELECT {', '.join(keys + sums)} FROM ({rows}) GROUP BY ALL"
+            rows = f"SELECT *, {write_columns(step)} FROM ({rows})"
+        keys = {quoted(f"key_{name}"): expression for name, expression in self.keys.items()}
+        sums = {quoted(name): f"{_write_sum(term)}::DOUBLE" for name, term in self.sums.items()}
+        return f"SELECT {write_columns(keys | sums)} FROM ({rows}) GROUP BY ALL"
+
+
+def write_columns(columns: Mapping[str, str]) -> str:
+    """Columns of a SELECT, from name → expression."""
+    return ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
 
 
 def _write_sum(expression: str) -> str:

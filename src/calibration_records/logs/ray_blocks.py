@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from calibration_records.logs.embedded import Embedded
+from calibration_records.logs.embedded import open_log
 from calibration_records.logs.query import Query
 from calibration_records.logs.rows import Selection, check_columns, used_columns
 from calibration_records.logs.scored_log import ScoredLog
@@ -67,7 +67,7 @@ def _sum_block(
     sums, refusal = LogSums(), ""
     if block.num_rows:
         try:
-            with Embedded(log) as opened:
+            with open_log(log) as opened:
                 sums = LogSums({n: opened.sums(query, selection) for n, query in queries.items()})
         except ValueError as error:
             # A raised error would reach the caller as an error of Ray, with its traceback.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from calibration_records._check import known
+from calibration_records._columns import names_of
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records.logs.columns import (
     WHOLE,
@@ -17,7 +19,7 @@ from calibration_records.logs.columns import (
     number_of,
     time_of,
 )
-from calibration_records.logs.query import field_column, quoted
+from calibration_records.logs.query import field_column, quoted, write_columns
 from calibration_records.logs.scored_log import ScoredLog
 
 # The columns added to a source: row numbers and paths of files.
@@ -75,14 +77,8 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
         conditions += _write_period_conditions(time, selection.ends)
     # The line break ends a comment at the end of the user's condition.
     rows = f"(SELECT * FROM log WHERE ({log.where}\n))" if log.where else "log"
-    rows = (
-        f"SELECT {_write_columns(columns)} FROM {rows} WHERE {' AND '.join(conditions) or 'true'}"
-    )
+    rows = f"SELECT {write_columns(columns)} FROM {rows} WHERE {' AND '.join(conditions) or 'true'}"
     return _add_losses(rows, log, types)
-
-
-def _write_columns(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
 
 
 def _write_period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[str]:
@@ -116,25 +112,23 @@ def _add_losses(rows: str, log: ScoredLog, types: Mapping[str, str]) -> str:
             "valid_prediction": "(isfinite(given) AND given >= 0 AND given <= 1) IS TRUE",
         }
     else:
+        tail = "exp(-abs(given))"
         columns |= {
             "l": "given",
             "p": "1 / (1 + exp(-given))",
-            # `softplus(l) - y l` without overflow: `max(±l, 0) + log(1 + exp(-|l|))`.
+            # `softplus(l) - y l` without overflow: `max(±l, 0) + log(1 + exp(-|l|))`, the logarithm
+            # without loss of digits where the exponential is small (Kahan).
             "loss": "(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + "
-            + _write_log1p("exp(-abs(given))"),
+            f"CASE WHEN 1 + {tail} = 1 THEN {tail} "
+            f"ELSE ln(1 + {tail}) * {tail} / ((1 + {tail}) - 1) END",
             "valid_prediction": "isfinite(given) IS TRUE",
         }
-    return f"SELECT *, {_write_columns(columns)} FROM ({rows})"
+    return f"SELECT *, {write_columns(columns)} FROM ({rows})"
 
 
 def _keep_above_0(probability: str) -> str:
     """A probability, or 1 minus one, as the metrics take its logarithm."""
     return f"greatest({SMALLEST_PROBABILITY!r}, {probability})"
-
-
-def _write_log1p(x: str) -> str:
-    """log(1 + x) without loss of digits where x is small (Kahan)."""
-    return f"CASE WHEN 1 + {x} = 1 THEN {x} ELSE ln(1 + {x}) * ({x}) / ((1 + {x}) - 1) END"
 
 
 def field_columns(log: ScoredLog) -> list[str]:
@@ -144,13 +138,7 @@ def field_columns(log: ScoredLog) -> list[str]:
         >>> field_columns(ScoredLog(fields=["site", ("site", "device")]))
         ['site', 'device']
     """
-    return list(
-        dict.fromkeys(
-            column
-            for field in log.fields
-            for column in ([field] if isinstance(field, str) else field)
-        )
-    )
+    return list(dict.fromkeys(chain.from_iterable(map(names_of, log.fields))))
 
 
 def used_columns(log: ScoredLog) -> list[str]:

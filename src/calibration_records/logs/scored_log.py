@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from calibration_records._check import at_least, refused
+from calibration_records._check import at_least, instance, refused
 
 # One column, or several for a cross.
 Field: TypeAlias = str | tuple[str, ...]
@@ -97,7 +97,9 @@ class ScoredLog:
                 self.memory_limit,
                 "Pass, for example, '512MB'.",
             )
-        if not isinstance(self.where, str | None) or self.where == "":
+        for name in ("label", "probability", "logit", "sample_weight", "timestamp", "row_key"):
+            instance(name, getattr(self, name), (str, type(None)), "the name of a column")
+        if not isinstance(self.where, str | None) or not (self.where is None or self.where.strip()):
             raise refused("where", "a condition in SQL", self.where, "Or leave it out.")
         # One form for all fields, so that a cross of one column is that column.
         columns = [tuple(f) if isinstance(f, tuple | list) else (f,) for f in self.fields]

@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from calibration_records.logs.query import quoted, text
@@ -15,6 +16,7 @@ from calibration_records.logs.scored_log import ScoredLog
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow
 
 # DuckDB reads all rows before it decides on types, and guesses neither comments nor lines to skip.
 # Times stay texts, which `columns.time_of` reads as ISO 8601: DuckDB would take 03/01/2026 for
@@ -36,7 +38,8 @@ def open_source(
     import pyarrow
 
     source, kind = log.source, type(log.source).__module__.partition(".")[0]
-    if isinstance(source, str | os.PathLike | list | tuple):
+    parts = source if isinstance(source, list | tuple) else [source]
+    if all(isinstance(part, str | os.PathLike) for part in parts):
         rows = _read_files(connection, source)
         check_columns(log, [name for name in rows.columns if name not in (ROW_NUMBER, FILE_NAME)])
         return lambda: rows
@@ -48,10 +51,10 @@ def open_source(
     if kind == "pandas" and hasattr(source, "columns"):
         needed = _find_used_columns(log, [*map(str, source.columns)])
         frame = source.loc[:, [str(name) in needed for name in source.columns]]
-        table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+        table = _convert_to_arrow(partial(pyarrow.Table.from_pandas, frame, preserve_index=False))
     elif kind == "polars" and hasattr(source, "collect_schema"):
-        names = source.collect_schema().names()
-        table = source.lazy().select(_find_used_columns(log, names)).collect().to_arrow()
+        used = _find_used_columns(log, source.collect_schema().names())
+        table = _convert_to_arrow(source.lazy().select(used).collect().to_arrow)
     elif isinstance(source, pyarrow.Table | pyarrow.RecordBatch):
         table = source.select(_find_used_columns(log, source.schema.names))
     elif kind == "pyarrow" and hasattr(source, "to_table"):  # a data set, read as it is summed
@@ -63,14 +66,33 @@ def open_source(
             f"data set. Received: {type(source).__name__}."
         )
     used = _find_used_columns(log, table.schema.names)
-    # DuckDB would read the number of a period, such as the days since 1970, as seconds.
-    if periods := [n for n in used if "pandas.period" in str(table.schema.field(n).type)]:
+    # DuckDB would read the number of a period, such as the days since 1970, as seconds. It cannot
+    # read the other types.
+    if wrong := [
+        name
+        for name in used
+        if re.search("pandas.period|halffloat|decimal256", str(table.schema.field(name).type))
+    ]:
         raise ValueError(
-            "Columns of a log must hold numbers, times or texts. Received: periods of pandas in "
-            f"{periods}. Convert them with to_timestamp or astype(str)."
+            "Columns of a log must hold numbers, times or texts. Received: periods of pandas, "
+            f"float16, or decimals of more than 128 bits in {wrong}. Convert periods with "
+            "to_timestamp or astype(str), float16 to float32, and decimals to texts."
         )
     rows = _number_rows(connection.from_arrow(table))
     return lambda: rows
+
+
+def _convert_to_arrow(convert: Callable[[], pyarrow.Table]) -> pyarrow.Table:
+    """A data frame as an Arrow table; raises if a column has a type that Arrow lacks."""
+    import pyarrow
+
+    try:
+        return convert()
+    except (TypeError, OverflowError, pyarrow.ArrowInvalid) as error:
+        raise ValueError(
+            "Columns of a log must hold numbers, times or texts. Convert others, sparse columns to "
+            f"dense ones, and numbers beyond 64 bits to texts. Received: {error}"
+        ) from error
 
 
 def _find_used_columns(log: ScoredLog, columns: Sequence[str]) -> list[str]:
@@ -96,12 +118,9 @@ def _number_rows(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
 
 def _read_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb.DuckDBPyRelation:
     """The rows of files of one kind."""
+    names = [source] if isinstance(source, str | os.PathLike) else source
     paths = list(
-        dict.fromkeys(
-            path
-            for name in ([source] if isinstance(source, str | os.PathLike) else source)
-            for path in _find_paths(connection, os.fspath(name))
-        )
+        dict.fromkeys(path for name in names for path in _find_paths(connection, os.fspath(name)))
     )
     csv = [path for path in paths if re.search(r"\.csv(\.gz|\.zst)?$", path, re.IGNORECASE)]
     if not paths or 0 < len(csv) < len(paths):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration_records._check import damaged
 from calibration_records._files import write_atomically
 from calibration_records.logs.embedded import array_of, merged
 
@@ -90,10 +89,9 @@ class LogSums:
         parts: dict[int, dict[str, pyarrow.Table]] = {int(start): {} for start in starts}
         # Each table is in order of its periods, so a binary search finds where each one ends;
         # slices copy nothing.
-        for name, table in self._tables.items():
-            # The sums of all rows cannot be split; "rows" takes their place in each part.
-            if name == TOTALS:
-                continue
+        # The sums of all rows cannot be split; "rows" takes their place in each part.
+        split = {name: table for name, table in self._tables.items() if name != TOTALS}
+        for name, table in split.items():
             table = _sort_by_keys(table)
             periods = array_of(table.column("key_period"))
             table = table.drop_columns(["key_period"])
@@ -112,12 +110,10 @@ class LogSums:
         if not parts:
             return cls()
         # Sums of other queries have other meanings, even with the same columns.
-        for part in parts[1:]:
-            if part.names != parts[0].names:
-                raise ValueError(
-                    "Sums must come from the same queries. Received: "
-                    f"{parts[0].names} and {part.names}."
-                )
+        if others := [part.names for part in parts if part.names != parts[0].names]:
+            raise ValueError(
+                f"Sums must come from the same queries. Received: {parts[0].names} and {others[0]}."
+            )
         return cls({n: merged([part._tables[n] for part in parts]) for n in parts[0].names})
 
     def to_bytes(self) -> bytes:
@@ -169,7 +165,10 @@ class LogSums:
         try:
             return cls.from_bytes(Path(path).read_bytes())
         except ValueError as error:
-            raise damaged("path", path, "LogSums.save") from error
+            raise ValueError(
+                "Argument `path` must name a file that `LogSums.save` wrote. Received: "
+                f"{os.fspath(path)!r}, which is damaged, or another file."
+            ) from error
 
 
 def _sort_by_keys(table: pyarrow.Table) -> pyarrow.Table:

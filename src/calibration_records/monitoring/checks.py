@@ -78,11 +78,8 @@ def report_of(
         # A period is scored with the bias of the period before it, as a model served with that
         # bias.
         bias = bias if math.isnan(losses.bias) else losses.bias
-    (overall,) = _check_values(
-        ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts)),
-        length,
-        budget,
-    )
+    every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
+    (overall,) = _check_values(every, length, budget)
     return MonitorReport(
         length,
         false_alarms_per_year,

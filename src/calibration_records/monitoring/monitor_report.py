@@ -51,26 +51,18 @@ class RateCheck:
             f"{self.num_rows:,}",
             significant(self.predicted, 4),
             significant(self.observed, 4),
-            _format_number(ratio, self._places),
-            self._interval,
+            _format_number(ratio, _count_decimals(self.low, self.high, 3)),
+            _format_interval(self.low, self.high),
             "!" * self.is_off,
         ]
-
-    @property
-    def _places(self) -> int:
-        return _count_decimals(self.low, self.high, 3)
-
-    @property
-    def _interval(self) -> str:
-        return f"{_format_number(self.low, self._places)}–{_format_number(self.high, self._places)}"
 
     def _describe_rate(self, report: MonitorReport) -> str:
         rows = self.since or self
         since = "" if self.since is None else f" since {rows.name}"
         # Periods have an interval that decides, shifts have evidence in years.
-        ends = (1 / (1 + report.tolerance), 1 + report.tolerance)
-        allowed = "–".join(_format_number(end, _count_decimals(*ends, 3)) for end in ends)
-        why = f"interval of the ratio {self._interval}, all outside {allowed}"
+        allowed = _format_interval(1 / (1 + report.tolerance), 1 + report.tolerance)
+        found = _format_interval(self.low, self.high)
+        why = f"interval of the ratio {found}, all outside {allowed}"
         if self.since is not None:
             why = (
                 "right predictions would show this at most once in "
@@ -239,8 +231,16 @@ def _format_years(years: float) -> str:
 
 
 def _count_decimals(low: float, high: float, least: int) -> int:
-    """The decimals of an interval: more than usual if it is narrow, as with many rows."""
-    return max(least, decimals_of((high - low) / 2))
+    """The decimals of an interval: more than usual if it is narrow, as with many rows.
+
+    At most nine: all probabilities of 0 have ratios that are tiny numbers.
+    """
+    return max(least, min(decimals_of((high - low) / 2), 9))
+
+
+def _format_interval(low: float, high: float) -> str:
+    places = _count_decimals(low, high, 3)
+    return f"{_format_number(low, places)}–{_format_number(high, places)}"
 
 
 def _format_number(value: float, places: int) -> str:

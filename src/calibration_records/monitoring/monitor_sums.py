@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration_records._check import refused
+from calibration_records._columns import names_of
 from calibration_records.logs import LogSums, Periods, ScoredLog, log_sums
 from calibration_records.logs.query import FIELD, Query, field_keys, logit_moments, moments_of
 from calibration_records.logs.rows import Selection
@@ -60,10 +61,8 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
         "moments": logit_moments().by_period(),
     }
     for field in log.fields:
-        keys = field_keys([field] if isinstance(field, str) else field)
-        queries[FIELD + field_name(field)] = Query(
-            {**keys, "block": _write_block_start(periods.length)}, sums
-        )
+        keys = {**field_keys(names_of(field)), "block": _write_block_start(periods.length)}
+        queries[FIELD + field_name(field)] = Query(keys, sums)
     totals = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
     if num_soft := int(totals.table(ROWS + periods.length)["soft"].sum()):
         raise ValueError(f"Labels must be 0 or 1. Received: {num_soft:,} others.")
@@ -124,8 +123,9 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
     # Groups of a value follow each other, one for each block; a value starts where a key changes.
     is_first = np.any([_differs(values) for values in keys], axis=0)
     firsts = [values[is_first].tolist() for values in keys]
+    names = [" × ".join(map(_format_value, values)) for values in zip(*firsts, strict=True)]
     return ValueSums(
-        [" × ".join(map(_format_value, values)) for values in zip(*firsts, strict=True)],
+        names,
         Sums(*(table[name] for name in Sums._fields)),
         np.cumsum(is_first) - 1,
         table["key_block"].astype(np.int64),

@@ -64,7 +64,7 @@ class Ledger:
 
     Args:
         path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
-            ignored.
+            ignored. A relative path is one from the program's folder at this moment.
 
     Raises:
         ValueError: `path` is no path, not that of a folder, or has too long a name.
@@ -93,6 +93,7 @@ class Ledger:
         # of more than 255 bytes, and asking for one is an error.
         if (
             not isinstance(path, str | os.PathLike)
+            or b"\0" in os.fsencode(path)
             or any(len(os.fsencode(part)) > 255 for part in Path(path).parts)
             or (Path(path).exists() and not Path(path).is_dir())
         ):
@@ -100,7 +101,8 @@ class Ledger:
                 "A ledger must be the path of a folder, or one where a folder can be created. "
                 f"Received: {path!r}."
             )
-        self.path = Path(path)
+        # The program may change its folder.
+        self.path = Path(path).absolute()
 
     @classmethod
     def from_frame(
@@ -249,7 +251,7 @@ class Ledger:
         return f"Ledger({str(self.path)!r}, num_runs={len(self)})"
 
     def _name_file(self, run_id: str) -> Path:
-        if run_id != Path(run_id).name:
+        if not isinstance(run_id, str) or run_id != Path(run_id).name:
             raise refused("run_id", "a result of `append`, a name without folders", run_id)
         return self.path / f"{run_id}.json"
 
@@ -263,10 +265,8 @@ class Ledger:
         return [self.path / name for name in sorted(names)]
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
-        write_atomically(
-            self._name_file(run_id),
-            to_json({"run_id": run_id, "created": created}, record).encode("ascii"),
-        )
+        header = {"run_id": run_id, "created": created}
+        write_atomically(self._name_file(run_id), to_json(header, record).encode("ascii"))
         sync(self.path)
 
 

@@ -120,14 +120,13 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
     # A loss without a partner gets none. For the total loss, which may be more than the plain one,
     # and for a metric that is not a loss, the run's pair is shown.
     is_of_pair = metric != f"{prefix}loss" and direction_of(metric) == "min"
-    return next(
-        (
-            pair
-            for pair in (with_metric if is_of_pair or alike else pairs)
-            if {*pair} <= {*names} and plain_name(pair[1], own=True) not in {*names} - {*pair}
-        ),
-        (None, None),
+    likely = with_metric if is_of_pair or alike else pairs
+    recorded = (
+        pair
+        for pair in likely
+        if {*pair} <= {*names} and plain_name(pair[1], own=True) not in {*names} - {*pair}
     )
+    return next(recorded, (None, None))
 
 
 def main_metric(names: Collection[str]) -> str | None:
@@ -143,6 +142,5 @@ def main_metric(names: Collection[str]) -> str | None:
     by_length = sorted(names, key=lambda name: (len(name), name))
     calibrated = [name for name in by_length if _SUFFIX.sub("", name).endswith(tuple(_PLAIN_NAMES))]
     held_out = [name for name in calibrated if name.startswith("val_")]
-    return next(
-        (name for name in [*held_out, "val_loss", *calibrated, "loss"] if name in names), None
-    )
+    shown = [*held_out, "val_loss", *calibrated, "loss"]
+    return next((name for name in shown if name in names), None)

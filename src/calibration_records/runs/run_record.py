@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
-from calibration_records._check import refused
+from calibration_records._check import instance, refused
 from calibration_records.runs.metric_names import DIRECTIONS
 
 RunRecord: TypeAlias = Mapping[str, Any]
@@ -49,6 +49,7 @@ def validate_record(record: RunRecord) -> dict[str, Any]:
         >>> validate_record({"pipeline": "deepfm", "seed": 7, "status": "started"})["metrics"]
         {}
     """
+    instance("record", record, Mapping, "a dict with the fields of a run")
     missing = [name for name in _REQUIRED if name not in record]
     unknown = [name for name in record if name not in (*_REQUIRED, *_OPTIONAL)]
     if missing or unknown:

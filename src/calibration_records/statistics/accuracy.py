@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from calibration_records._check import confidence_level
-from calibration_records.statistics.estimate import Estimate, RunValues, check_paired, check_runs
+from calibration_records.statistics.estimate import Estimate, RunValues, check_pipelines, check_runs
 
 # Smallest number of seeds from which `independent_seed_accuracy` estimates the effect of sharing
 # them.
@@ -68,9 +68,8 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
     """
     confidence_level("confidence", confidence)
     accuracy = metric_accuracy(a, b)
-    return _compute_newcombe_interval(
-        accuracy, len(a), len(b), confidence, special.stdtrit(len(a) * len(b), (1 + confidence) / 2)
-    )
+    z = special.stdtrit(len(a) * len(b), (1 + confidence) / 2)
+    return _compute_newcombe_interval(accuracy, len(a), len(b), confidence, z)
 
 
 def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
@@ -98,7 +97,7 @@ def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) 
         *Nonconservative exact small-sample inference for discrete data*.
     """
     confidence_level("confidence", confidence)
-    a, b = check_paired(a=a, b=b)
+    a, b = check_pipelines(a, b)
     wins = float(np.sum((a < b) + 0.5 * (a == b)))
     low, rest = (_solve_mid_p_lower(count, a.size, confidence) for count in (wins, a.size - wins))
     return Estimate(wins / a.size, low, 1 - rest, confidence)
@@ -129,7 +128,7 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
         Newcombe (2006), see `accuracy_interval`.
     """
     confidence_level("confidence", confidence)
-    a, b = check_paired(a=a, b=b)
+    a, b = check_pipelines(a, b)
     same = (a < b) + 0.5 * (a == b)
     # Placements over the other seeds alone: for each run of A, the share of runs of B above it; for
     # each run of B, the share of runs of A below it.

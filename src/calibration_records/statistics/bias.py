@@ -56,11 +56,12 @@ def bias_share(
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, for the two losses;
         Efron and Stein (1981), *The jackknife estimate of variance*.
     """
+    pipelines = _check_losses(plain, calibrated, paired, confidence)
     # Numerator and denominator of the share for each pipeline: first from all runs, then with each
     # run left out, for the jackknife.
     groups = [
         np.stack([_sum_cross_products(losses, other) for other in (losses - corrected, losses)])
-        for losses, corrected in _check_losses(plain, calibrated, paired, confidence)
+        for losses, corrected in pipelines
     ]
     if paired:
         # Leaving out a seed leaves out its run of every pipeline.
@@ -76,9 +77,8 @@ def bias_share(
         ]
         # The jackknife variance, `(n - 1) / n Σ_i (r_i - r̄)²` for each pipeline, added up.
         error = np.sqrt(sum((ratio.size - 1) * np.var(ratio) for ratio in ratios))
-    return t_estimate(
-        value, error, sum(ratio.size - 1 for ratio in ratios), confidence, is_tested=False
-    )
+    degrees = sum(ratio.size - 1 for ratio in ratios)
+    return t_estimate(value, error, degrees, confidence, is_tested=False)
 
 
 def surviving_share(
@@ -170,16 +170,18 @@ def _check_losses(
     plain difference.
     """
     confidence_level("confidence", confidence)
-    checked = [check_runs("plain", losses, at_least=3) for losses in plain]
-    corrected = [check_runs("calibrated", losses, at_least=3) for losses in calibrated]
-    pipelines = [*zip(checked, corrected, strict=True)]
-    sizes = [(one.size, other.size) for one, other in pipelines]
+    checked = (
+        [check_runs(name, losses, at_least=3) for losses in pipelines]
+        for name, pipelines in (("plain", plain), ("calibrated", calibrated))
+    )
+    pairs = [*zip(*checked, strict=True)]
+    sizes = [(one.size, other.size) for one, other in pairs]
     if any(one != other for one, other in sizes) or (paired and len(set(sizes)) > 1):
         raise ValueError(
             "Arguments `plain` and `calibrated` must have a value for each run of each pipeline, "
             f"of the same runs if these are paired. Received: numbers of runs {sizes}."
         )
-    stacked = [np.stack(pair) for pair in pipelines]
+    stacked = [np.stack(pair) for pair in pairs]
     # Shares do not depend on origin and unit. Small numbers of one size keep their digits.
     stacked = [losses - stacked[0][:, :1] for losses in stacked]
     scale = max((float(np.abs(losses[0]).max()) for losses in stacked), default=0.0)

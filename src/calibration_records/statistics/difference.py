@@ -6,13 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from calibration_records._check import confidence_level
+from calibration_records._check import at_least, confidence_level, positive
 from calibration_records.statistics.estimate import (
     MIN_RUNS,
     Estimate,
     RunValues,
-    check_paired,
-    check_runs,
+    check_pipelines,
     fewest_runs,
     t_estimate,
 )
@@ -47,11 +46,7 @@ def mean_difference(
         Welch (1947), *The generalization of Student's problem*.
     """
     confidence_level("confidence", confidence)
-    if paired:
-        a, b = check_paired(a=a, b=b)
-    else:
-        a = check_runs("a", a, at_least=2)
-        b = check_runs("b", b, at_least=2)
+    a, b = check_pipelines(a, b, paired=paired)
     error, degrees = standard_error(a, b, paired=paired)
     return t_estimate(
         float(b.mean() - a.mean()),
@@ -79,7 +74,7 @@ def always_valid_difference(
         effect_variance: g, the prior variance of the effect size mean(d)/std(d).
 
     Raises:
-        ValueError: The lengths differ, or values are not finite.
+        ValueError: The lengths differ, values are not finite, or an argument is out of its range.
 
     Example:
         >>> estimate = always_valid_difference(np.zeros(6), [1.0, 1.2, 0.9, 1.1, 1.0, 0.8])
@@ -90,7 +85,8 @@ def always_valid_difference(
         Lai (1976), *On confidence sequences*; Wang and Ramdas, arXiv 2310.03722.
     """
     confidence_level("confidence", confidence)
-    a, b = check_paired(a=a, b=b)
+    positive("effect_variance", effect_variance)
+    a, b = check_pipelines(a, b)
     differences = b - a
     num = differences.size
     mean, std = mean_and_std(differences)
@@ -129,7 +125,7 @@ def smallest_detectable_effect(
         power: Probability of detection.
 
     Raises:
-        ValueError: `confidence` or `power` is outside (0, 1).
+        ValueError: An argument is out of its range.
 
     Example:
         >>> round(smallest_detectable_effect(2.0, 17, 32), 2)
@@ -140,9 +136,11 @@ def smallest_detectable_effect(
     """
     confidence_level("confidence", confidence)
     confidence_level("power", power)
-    return float(
-        special.stdtrit(degrees, [(1 + confidence) / 2, power]).sum() * np.sqrt(variance / num_runs)
-    )
+    at_least("variance", variance, 0)
+    positive("num_runs", num_runs)
+    positive("degrees", degrees)
+    quantiles = special.stdtrit(degrees, [(1 + confidence) / 2, power])
+    return float(quantiles.sum() * np.sqrt(variance / num_runs))
 
 
 def seeds_needed(
@@ -169,7 +167,7 @@ def seeds_needed(
         m ≥ 2, at most 100,000.
 
     Raises:
-        ValueError: `confidence` or `power` is outside (0, 1).
+        ValueError: An argument is out of its range.
 
     Example:
         >>> seeds_needed(0.954, 2.0)  # a single run finds it 75 % of the time
@@ -179,6 +177,7 @@ def seeds_needed(
         Noether (1987), *Sample size determination for some common nonparametric tests*, and
         Bouthillier et al. (2021), arXiv 2103.03098, for seeds.
     """
+    at_least("effect", abs(effect), 0)
 
     def detects(num_runs: int) -> bool:
         degrees = (num_runs - 1) * (1 if paired else 2)

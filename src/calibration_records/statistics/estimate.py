@@ -92,10 +92,13 @@ def check_runs(name: str, values: RunValues, at_least: int = 1) -> NDArray[np.fl
     return array
 
 
-def check_paired(**values: RunValues) -> list[NDArray[np.float64]]:
-    """Values of the same runs in the same order, after a check of their lengths."""
-    arrays = [check_runs(name, array, at_least=2) for name, array in values.items()]
-    if len(sizes := {array.size for array in arrays}) > 1:
-        names = " and ".join(f"`{name}`" for name in values)
-        raise ValueError(f"Arguments {names} must have equal lengths. Received: {sorted(sizes)}.")
+def check_pipelines(
+    a: RunValues, b: RunValues, *, paired: bool = True
+) -> list[NDArray[np.float64]]:
+    """The values of two pipelines after a check, paired: in the same runs, in the same order."""
+    arrays = [check_runs(name, values, at_least=2) for name, values in (("a", a), ("b", b))]
+    if paired and len(sizes := {array.size for array in arrays}) > 1:
+        raise ValueError(
+            f"Arguments `a` and `b` must have equal lengths. Received: {sorted(sizes)}."
+        )
     return arrays

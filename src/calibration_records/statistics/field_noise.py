@@ -48,7 +48,6 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     expected = predicted[there]
     # The mean weight of a positive, if labels are drawn.
     weight = expected / mean
-    count_distribution = _Counts(mean, count_variance, squares)
     # The law of total variance: the variance of the weighted total, minus the part that the counts
     # give, is what the weights add, per positive. It is negative where rows with high probabilities
     # have small weights; then the deviation from the mean has to shrink instead.
@@ -57,8 +56,8 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     shrinks = added < -rounding * weight**2
     spread = np.sqrt(variance[shrinks] / (weight**2 * count_variance)[shrinks])
     generator = np.random.default_rng(seed)
-    for _ in range(num_draws):
-        drawn = weight * count_distribution.draw(generator)  # exactly 0 without positives
+    for count in _draw_counts(generator, num_draws, mean, count_variance, squares):
+        drawn = weight * count  # exactly 0 without positives
         drawn[shrinks] = expected[shrinks] + spread * (drawn - expected)[shrinks]
         # A gamma variable with shape `w K / s` and scale s has the mean w K and the variance w K s.
         scale = added[varies] / weight[varies]
@@ -68,35 +67,35 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
         yield np.stack([positives - predicted, positives, rows], axis=1)
 
 
-class _Counts:
+def _draw_counts(
+    generator: np.random.Generator,
+    num_draws: int,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    squares: np.ndarray,
+) -> Iterator[np.ndarray]:
     """Counts with a given mean and variance; `squares` is Σ p². See `drawn_field_sums`."""
-
-    def __init__(self, mean: np.ndarray, variance: np.ndarray, squares: np.ndarray) -> None:
-        # Probabilities below 1e-9 are at the Poisson limit. Rounding could leave too few trials.
-        trials = np.maximum(mean / np.maximum(squares / mean, 1e-9), np.maximum(mean, 1.0))
-        # `Binomial(n, m / n)` has the variance `m (1 - m / n)`, so that v lies between the
-        # variances for the two whole numbers next to n.
-        fewer = np.floor(trials)
-        more = np.ceil(trials)
-        self.mean, self.above = mean, mean - np.floor(mean)
-        self.is_two_points = fewer < mean
-        self.fewer, self.more = np.where(self.is_two_points, more, fewer), more
-        # A binomial of mean m needs m trials at least; with fewer, K is one of the two whole
-        # numbers next to m.
-        least = np.where(
-            self.is_two_points, self.above * (1 - self.above), mean * (1 - mean / self.fewer)
-        )
-        largest = mean * (1 - mean / more)
-        self.share_of_more = np.divide(
-            variance - least, largest - least, out=np.zeros_like(mean), where=largest > least
-        ).clip(0.0, 1.0)
-
-    def draw(self, generator: np.random.Generator) -> np.ndarray:
-        takes_more = generator.random(self.mean.shape) < self.share_of_more
-        num_trials = np.where(takes_more, self.more, self.fewer)
-        binomial = generator.binomial(num_trials.astype(np.int64), self.mean / num_trials)
-        two_points = np.floor(self.mean) + (generator.random(self.mean.shape) < self.above)
-        return np.where(self.is_two_points & ~takes_more, two_points, binomial)
+    # Probabilities below 1e-9 are at the Poisson limit. Rounding could leave too few trials.
+    trials = np.maximum(mean / np.maximum(squares / mean, 1e-9), np.maximum(mean, 1.0))
+    # `Binomial(n, m / n)` has the variance `m (1 - m / n)`, so that v lies between the variances
+    # for the two whole numbers next to n.
+    more = np.ceil(trials)
+    # A binomial of mean m needs m trials at least; with fewer, K is one of the two whole numbers
+    # next to m.
+    is_two_points = np.floor(trials) < mean
+    fewer = np.where(is_two_points, more, np.floor(trials))
+    above = mean - np.floor(mean)
+    least = np.where(is_two_points, above * (1 - above), mean * (1 - mean / fewer))
+    largest = mean * (1 - mean / more)
+    share_of_more = np.divide(
+        variance - least, largest - least, out=np.zeros_like(mean), where=largest > least
+    ).clip(0.0, 1.0)
+    for _ in range(num_draws):
+        takes_more = generator.random(mean.shape) < share_of_more
+        num_trials = np.where(takes_more, more, fewer)
+        binomial = generator.binomial(num_trials.astype(np.int64), mean / num_trials)
+        two_points = np.floor(mean) + (generator.random(mean.shape) < above)
+        yield np.where(is_two_points & ~takes_more, two_points, binomial)
 
 
 def jeffreys_interval(
@@ -112,14 +111,12 @@ def jeffreys_interval(
         2001.
     """
     confidence_level("confidence", confidence)
-    positives = np.asarray(positives, np.float64)
-    trials = np.asarray(trials, np.float64)
-    bad = np.isnan(positives) | np.isnan(trials)
-    hits = np.where(bad, 0.0, positives)
-    misses = np.where(bad, 0.0, trials - positives)
+    hits = np.asarray(positives, np.float64)
     # Rounding of sums can make the number of misses slightly negative, where Beta is undefined.
-    a = hits + 0.5
-    b = np.maximum(misses, 0.0) + 0.5
-    lower = np.where(hits <= 0, 0.0, betaincinv(a, b, (1 - confidence) / 2))
-    upper = np.where(misses <= 0, 1.0, betaincinv(a, b, (1 + confidence) / 2))
-    return np.where(bad, np.nan, lower), np.where(bad, np.nan, upper)
+    misses = np.maximum(np.asarray(trials, np.float64) - hits, 0.0)
+    # Either number being NaN makes the misses NaN, and any quantile.
+    lower, upper = (
+        betaincinv(hits + 0.5, misses + 0.5, (1 + sign * confidence) / 2) for sign in (-1, 1)
+    )
+    is_known = ~np.isnan(misses)
+    return np.where(is_known & (hits <= 0), 0.0, lower), np.where(misses <= 0, 1.0, upper)

@@ -6,7 +6,7 @@ from types import ModuleType
 import numpy as np
 from scipy import special
 
-from calibration_records._check import not_negative, positive
+from calibration_records._check import not_negative, positive, refused
 
 
 def probability_better(
@@ -32,7 +32,7 @@ def probability_better(
         prior_scale: τ, in the unit of the loss; `None` for the flat prior.
 
     Raises:
-        ValueError: `margin` is negative, or `prior_scale` is not positive.
+        ValueError: `standard_error` or `margin` is negative, or `prior_scale` is not positive.
 
     Example:
         >>> round(probability_better(-1.0, 0.5, degrees=9), 3)
@@ -44,6 +44,8 @@ def probability_better(
         Kruschke (2013), *Bayesian estimation supersedes the t test*; van Zwet and Cator (2021),
         *The significance filter, the winner's curse and the need to shrink*.
     """
+    if standard_error < 0:
+        raise refused("standard_error", "at least 0", standard_error)
     not_negative("margin", margin)
     if prior_scale is not None:
         positive("prior_scale", prior_scale)

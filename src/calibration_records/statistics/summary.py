@@ -39,17 +39,12 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
         )
     finite = array[np.isfinite(array)]
     count = finite.size
-    mean, std, low, high = np.nan, np.nan, np.nan, np.nan
+    figures = (np.nan,) * 4
     if count:
-        low = float(finite.min())
-        high = float(finite.max())
-        mean, std = mean_and_std(finite)
+        figures = (*mean_and_std(finite), float(finite.min()), float(finite.max()))
     return {
         "count": count,
-        "mean": mean,
-        "std": std,
-        "min": low,
-        "max": high,
+        **dict(zip(("mean", "std", "min", "max"), figures, strict=True)),
         "num_diverged": array.size - count,
     }
 

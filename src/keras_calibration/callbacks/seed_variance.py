@@ -14,7 +14,7 @@ import joblib
 import keras
 import numpy as np
 
-from calibration_records._check import instance
+from calibration_records._check import instance, integer
 from calibration_records._warn import warn
 from calibration_records.runs.guarded import begin_run, end_run, read_runs
 from calibration_records.runs.ledger import Ledger
@@ -250,7 +250,12 @@ class SeedVariance(keras.callbacks.Callback):
         Returns:
             For each metric a dict with `count`, `mean`, `std`, `min` and `max`, as floats.
             Undefined statistics are NaN, such as the standard deviation of one seed.
+
+        Raises:
+            ValueError: `epoch` is not a number of an epoch.
         """
+        if epoch is not None:
+            epoch = integer("epoch", epoch, 0, "Or pass None for the kept epoch.")
         rows = self._collect_rows(epoch)
         # A diverged run counts for no metric, as in a comparison. Its earlier epochs count.
         rows = [row for row in rows if epoch is not None or not is_diverged(row)]

@@ -417,3 +417,36 @@ def test_the_index_of_a_frame_is_no_column():
     plain = score(ScoredLog(frame()), LogLoss(), verbose=0)
     for index in (pd.Index(P, name="label"), pd.Index([*range(N - 1), "the last"])):
         assert score(ScoredLog(frame().set_index(index)), LogLoss(), verbose=0) == plain
+
+
+@pytest.mark.parametrize(
+    "sites",
+    [
+        pd.arrays.SparseArray(np.arange(N) % 3),
+        (np.arange(N) % 3).astype(np.float16),
+        [10**30 + row for row in range(N)],
+        pl.Series(range(N), dtype=pl.Int128),
+        pa.array(range(N), pa.decimal256(70)),
+    ],
+    ids=["sparse", "float16", "int", "int128", "decimal256"],
+)
+def test_columns_that_duckdb_cannot_read_are_refused(sites):
+    kind = type(sites).__module__.partition(".")[0]
+    columns = {"label": Y, "probability": P, "site": sites}
+    make = {"polars": pl.DataFrame, "pyarrow": pa.table}.get(kind, pd.DataFrame)
+    with pytest.raises(ValueError, match="Columns of a log"):
+        log_sums(ScoredLog(make(columns), fields=["site"]), {})
+    assert num_rows(make(columns)) == N
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("row_key", ["site"]), ("label", 0), ("where", "  "), ("where", "")]
+)
+def test_what_names_no_column_and_is_no_condition_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        ScoredLog(frame(), **{name: value})
+
+
+def test_a_list_of_data_frames_is_no_source():
+    with pytest.raises(ValueError, match="`source`"):
+        num_rows([frame(), frame()])

@@ -334,3 +334,10 @@ def test_the_command_answers_by_its_exit_code(calibrated, tmp_path, capsys):
     assert values["is_alert"] is True
     assert len(values["periods"]) == 5
     assert any("2026-03-04" in alert for alert in values["alerts"])
+
+
+def test_probabilities_that_are_all_0_have_a_ratio_of_few_digits():
+    rows = pd.DataFrame({"timestamp": START, "probability": 0.0, "label": np.arange(200) % 2})
+    text = str(monitor(ScoredLog(rows, timestamp="timestamp")))
+    assert "under-predicts" in text
+    assert "0" * 20 not in text

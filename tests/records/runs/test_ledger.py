@@ -55,7 +55,7 @@ def test_reads_by_pipeline_and_status_in_the_order_of_time(tmp_path):
 
 def test_a_path_that_can_be_no_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / ("n" * 256) / "runs", "ü" * 128):
+    for path in (tmp_path / "file", tmp_path / ("n" * 256) / "runs", "ü" * 128, "a\0b"):
         with pytest.raises(ValueError, match="must be the path of a folder"):
             Ledger(path)
     Ledger(tmp_path / ("n" * 255)).append(STARTED)
@@ -66,6 +66,14 @@ def test_a_ledger_is_empty_and_makes_no_folder_until_a_run_is_appended(tmp_path)
     assert (len(runs), runs.runs()) == (0, [])
     assert not (tmp_path / "a").exists()
     runs.append(STARTED)
+    assert len(runs) == 1
+
+
+def test_a_relative_path_stays_when_the_program_changes_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = Ledger("runs")
+    runs.append(STARTED)
+    monkeypatch.chdir("/")
     assert len(runs) == 1
 
 
@@ -128,6 +136,15 @@ def test_refuses_a_wrong_record_and_writes_nothing(tmp_path, name):
         with pytest.raises(ValueError, match=f"`{name}` must"):
             Ledger(tmp_path).append({**FINISHED, name: value})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_record_and_no_run_id_is_refused(tmp_path):
+    runs = Ledger(tmp_path)
+    for write in (runs.append, lambda record: runs.finish("id", record)):
+        with pytest.raises(ValueError, match="`record`"):
+            write(None)
+    with pytest.raises(ValueError, match="`run_id`"):
+        runs.finish(None, FINISHED)
 
 
 @pytest.mark.parametrize("text", ["", '{"run_id": 1', "[" * 10**5, "3", "{}", "\x00", "\u00e9"])

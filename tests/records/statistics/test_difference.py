@@ -80,3 +80,28 @@ def test_an_always_valid_p_value_needs_four_pairs_and_a_spread():
     assert statistics.always_valid_difference(a[:3], b[:3]).p_value is None
     assert 0 < statistics.always_valid_difference(a, b).p_value < 1
     assert statistics.always_valid_difference(a, a + 1).p_value is None
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("variance", {"variance": -1.0}),
+        ("variance", {"variance": np.nan}),
+        ("num_runs", {"num_runs": 0}),
+        ("degrees", {"degrees": 0}),
+    ],
+)
+def test_a_detectable_effect_refuses_what_has_none(name, change):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        statistics.smallest_detectable_effect(
+            **{"variance": 1.0, "num_runs": 9, "degrees": 8} | change
+        )
+
+
+def test_seeds_and_looks_refuse_what_is_no_effect_and_no_variance():
+    for name, arguments in (("effect", (np.nan, 1.0)), ("variance", (1.0, -1.0))):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            statistics.seeds_needed(*arguments)
+    for variance in (0, -1, np.nan):
+        with pytest.raises(ValueError, match="`effect_variance`"):
+            statistics.always_valid_difference([1, 2], [2, 4], effect_variance=variance)

@@ -70,3 +70,5 @@ def test_without_noise_and_wrong_arguments():
     for name in ("margin", "prior_scale"):
         with pytest.raises(ValueError, match=f"`{name}`"):
             probability_better(-1.0, 0.5, 5, **{name: -1})
+    with pytest.raises(ValueError, match="`standard_error`"):
+        probability_better(1.0, -1.0, 5)
