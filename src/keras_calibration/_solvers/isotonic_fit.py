@@ -4,21 +4,10 @@ A rate of 0 or 1 has no finite logit. A step without positives therefore counts 
 positive, and a step without negatives half a negative: the rate `½ / n` for a step of n rows.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy.optimize
 
 from keras_calibration._rows.rows import Rows
-
-
-@dataclass(frozen=True)
-class Steps:
-    """A step function: first and last logit, and value of each step."""
-
-    first: np.ndarray
-    last: np.ndarray
-    values: np.ndarray
 
 
 def largest_logit(dtype: str) -> float:
@@ -41,13 +30,16 @@ def tied_rows(rows: Rows, dtype: str) -> Rows:
     return Rows(seen[starts].astype(np.float64), positives / sums, sums)
 
 
-def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
+def isotonic_steps(rows: Rows, max_num_steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Isotonic regression: the non-decreasing rates closest to the labels, as steps.
 
     The same rates minimise log loss and squared error. The first block may have the rate 0 and the
     last the rate 1: half a positive or negative is then added, up to the rate of the neighbour, so
     the steps still do not decrease. If there are more than `max_num_steps` blocks, neighbours are
     merged into groups of equal size (except for one).
+
+    Returns:
+        The first and the last logit of each step, and its value.
 
     Reference:
         Zadrozny and Elkan, *Transforming classifier scores into accurate multiclass probability
@@ -69,4 +61,4 @@ def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
     if rates[-1] == 1:
         rates[-1] = max(1 - half_positive[-1], *rates[-2:-1])
     ends = np.append(starts[1:], len(rows.logits)) - 1
-    return Steps(rows.logits[starts], rows.logits[ends], np.log(rates) - np.log1p(-rates))
+    return rows.logits[starts], rows.logits[ends], np.log(rates) - np.log1p(-rates)

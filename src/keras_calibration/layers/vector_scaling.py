@@ -78,17 +78,17 @@ class VectorScaling(Head):
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits a and b by Newton's method."""
         line = class_line(rows)
-        fit = fit_vector(rows.seen(line))
+        seen_scales, seen_biases, num_steps, converged = fit_vector(rows.seen(line))
         # The fit saw the logits mapped by a line: write a' (s l + t) + b' out in l. The softmax
         # does not change with a constant added to all biases, so they get the mean 0.
-        scales = fit.scales * line.scale
-        biases = fit.biases + fit.scales * line.shift
+        scales = seen_scales * line.scale
+        biases = seen_biases + seen_scales * line.shift
         biases = biases - biases.mean()
 
         def logits(rows: Rows) -> np.ndarray:
             return scales * rows.logits + biases
 
-        summary = FitSummary.of(rows, logits(rows), fit.num_iterations, fit.converged)
+        summary = FitSummary.of(rows, logits(rows), num_steps, converged)
         return Fit(summary, logits, {"_scales": scales, "_biases": biases})
 
     @property
