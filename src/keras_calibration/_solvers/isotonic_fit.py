@@ -10,14 +10,10 @@ import scipy.optimize
 from keras_calibration._rows.rows import Rows
 
 
-def largest_logit(dtype: str) -> float:
-    """The magnitude to which logits are clipped, so that differences of two are still finite."""
-    return 0.25 * float(np.finfo(dtype).max)
-
-
 def tied_rows(rows: Rows, dtype: str) -> Rows:
     """One row for all that are equal in the dtype of the layer, in the order of the logits."""
-    largest = largest_logit(dtype)
+    # Clipped so that differences of two logits are still finite.
+    largest = 0.25 * float(np.finfo(dtype).max)
     seen = np.clip(rows.logits, -largest, largest).astype(dtype)
     order = np.argsort(seen)
     columns = (seen, rows.labels, rows.row_weights)

@@ -17,7 +17,7 @@ from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.logits import check_classes, scaled_logits
+from keras_calibration.layers.logits import scaled_logits
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -60,7 +60,12 @@ class VectorScaling(Head):
 
     def check_logits(self, shape: Shape) -> None:
         """Raises unless the shape is (batch, K)."""
-        check_classes(shape, type(self).__name__, self.num_classes)
+        if len(shape) != 2 or shape[1] != self.num_classes:
+            raise ValueError(
+                f"The logits of {type(self).__name__} must have shape (batch, {self.num_classes}). "
+                f"Received: shape {tuple(shape)}. Pass one logit per class. For one logit per row, "
+                "use PlattScaling."
+            )
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the scales and biases; the layer starts as the identity."""
