@@ -69,7 +69,7 @@ autosummary_context = {
         set_predict_proba_request set_predict_request set_score_request
         add_weight bins_of calibrate derivatives draw embed encode ensure_built figsize
         blend_of boosted fit_curve fit_histogram fitted_to_sums has_direct_fit has_free_scale
-        has_free_shift logit_spread num_posterior_columns posterior posterior_spread shift spread_of
+        has_free_shift logit_spread num_posterior_columns posterior posterior_spread shift
         update_sums with_trees
         add_row_count add_rows add_sum add_variable check_ids count_rows
         error has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups

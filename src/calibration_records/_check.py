@@ -38,6 +38,17 @@ def integer(name: str, value: Any, least: int, remedy: str = "") -> int:
     return int(value)
 
 
+def truth(name: str, value: Any) -> bool:
+    """True or False, as a bool.
+
+    Example:
+        >>> truth("from_logits", 1)
+        True
+    """
+    one_of(name, value, (True, False))
+    return bool(value)
+
+
 def at_least(name: str, value: Any, least: float, remedy: str = "") -> None:
     """Refuses numbers below `least`, NaN, and values that are not numbers."""
     _require(lambda: value >= least, name, f"at least {least:g}", value, remedy)

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
+from calibration_records._check import truth
 from calibration_records._warn import warn
 
 _HANDFUL = 10
@@ -20,7 +21,7 @@ def probabilities_of(
         >>> probabilities_of(np.array([-np.inf, 0.0]), from_logits=True)
         array([0. , 0.5])
     """
-    if not from_logits:
+    if not truth("from_logits", from_logits):
         check_probabilities(predictions, argument)
         return predictions
     _refuse_nan(predictions, argument)

@@ -65,6 +65,8 @@ def test_updates_that_are_refused():
         update_calibrator(layer, log(), forget=2, verbose=0)
     with pytest.raises(ValueError, match="`layer`"):
         update_calibrator(layers.FieldILPS({"site": 3}, layers.ILPS()), log(), verbose=0)
+    with pytest.raises(ValueError, match="logits of VectorScaling"):
+        fit_calibrator(layers.VectorScaling(3), log(), verbose=0)
 
 
 def heads():

@@ -1,6 +1,7 @@
 """`interval`: the posterior against dense Hessians in float64, coverage, and what has none."""
 
 import itertools
+import warnings
 
 import keras
 import numpy as np
@@ -319,6 +320,16 @@ def test_weights_that_were_changed_since_the_fit_are_refused():
         head.set_weights(weights)
     for received, expected in zip(head.interval(logits, features), before, strict=True):
         np.testing.assert_array_equal(received, expected)
+
+
+def test_numbers_that_float32_loses_get_the_interval_of_0():
+    site, age = np.arange(200) % 2, np.linspace(-1, 1, 200)
+    head = FieldBias({"site": 2}, PlattScaling(), numeric=["age"])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Explicitly requested dtype")  # JAX, of float64
+        head.fit(np.zeros(200), np.arange(200) % 3 == 0, {"site": site, "age": age})
+        pair = (head.interval([0.0], {"site": [0], "age": [x]}) for x in (1e-40, 0.0))
+    np.testing.assert_allclose(*pair, rtol=1e-6)
 
 
 def test_refuses_rows():

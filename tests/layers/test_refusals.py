@@ -128,6 +128,7 @@ ROWS = [
         r"corrections of NeuralCalibration.*\(4, 2\)",
     ),
     (lambda: NeuralCalibration(None, NETWORK)(LOGITS, {"site": IDS}), "Received: no 'age'"),
+    (lambda: PlattScaling().fit([0.0, 1.0], [0, 1], from_logits="yes"), "from_logits"),
     (lambda: FieldBias(SITE).get_offsets("stie"), "`field` must be .*'site'"),
     (lambda: fit_network(1), "folds"),
     (lambda: fit_network(np.arange(4) % 3, num_members=2), "num_members"),

@@ -18,6 +18,7 @@ from keras_calibration import metrics
         *((metrics.ExpectedCalibrationError, "num_bins", value) for value in (0, 2.5, None, "15")),
         *((metrics.FieldECE, "num_values", value) for value in (0, 2.5, "5", (5, 2))),
         (metrics.FieldECE, "num_values", 2**40),
+        *((kind, "from_logits", "yes") for kind in (metrics.LogLoss, metrics.CalibratedLogLoss)),
     ],
 )
 def test_bad_arguments_are_refused(kind, argument, value):

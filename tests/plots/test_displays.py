@@ -176,6 +176,8 @@ def test_dollars_in_names_are_no_formula(rows, tmp_path, monkeypatch):
         (ReliabilityDisplay.from_predictions, ([0, 1], {"b": [0.1, 1.2]}), {}, "predictions"),
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"sample_weight": [-1]}, "weight"),
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"num_bins": 0}, "num_bins"),
+        (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"num_bins": 2.5}, "num_bins"),
+        (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"from_logits": "yes"}, "from_logits"),
         (FieldDisplay.from_predictions, ([0, 1], [0.1, 0.2], [0]), {}, "field"),
         (FieldDisplay.from_predictions, ([0], [0.1], [0]), {"num_values_shown": 0}, "num_values"),
         (group_rates, ([0], [0.1], [-1], 3), {}, "groups"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from calibration_records._check import at_least, instance, refused
+from calibration_records._check import instance, integer, refused
 
 # One column, or several for a cross.
 Field: TypeAlias = str | tuple[str, ...]
@@ -89,7 +89,7 @@ class ScoredLog:
     def __post_init__(self) -> None:
         """Refuses arguments of another form."""
         if self.num_threads is not None:
-            at_least("num_threads", self.num_threads, 1, "Pass None for all cores.")
+            integer("num_threads", self.num_threads, 1, "Pass None for all cores.")
         if not re.fullmatch(r"\d+(\.\d*)? *[KMGT]i?B", str(self.memory_limit), re.IGNORECASE):
             raise refused(
                 "memory_limit",

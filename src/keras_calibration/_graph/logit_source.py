@@ -173,11 +173,12 @@ def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:
 
 
 def _is_softmax(operation: keras.Operation, node: Any, num_columns: int) -> bool:
-    return (
+    is_operation = (
         _is_named(operation, "Softmax")
         and getattr(operation, "axis", None) in (-1, 1)
         and len(node.input_tensors) == 1
-    ) or _ends_in(operation, ops.softmax, num_columns)
+    )
+    return is_operation or _ends_in(operation, ops.softmax, num_columns)
 
 
 def _ends_in(

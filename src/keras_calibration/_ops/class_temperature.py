@@ -96,7 +96,8 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692, on image classification.
     """
     # F' rises with β: the root is right of the last grid point at which the slope is not positive.
-    below = ops.sum(ops.cast((sums[..., 1] - label_logits[:, None]) <= 0, "int32"), axis=-1)
+    slope_at_ends = sums[..., 1] - label_logits[:, None]
+    below = ops.sum(ops.cast(slope_at_ends <= 0, "int32"), axis=-1)
     segment = ops.clip(below - 1, 0, NUM_TEMPERATURES - 2)
     polynomial = _fit_polynomial(sums, segment)
     low = ops.zeros_like(label_logits)

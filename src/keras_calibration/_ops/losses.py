@@ -86,7 +86,8 @@ def probabilities_from_logits(logits: Tensor) -> Tensor:
         >>> print(probabilities_from_logits(ops.zeros((1, 4))).numpy())
         [[0.25 0.25 0.25 0.25]]
     """
-    return ops.softmax(logits) if (logits.shape[1] or 1) > 1 else ops.sigmoid(logits)
+    is_of_classes = (logits.shape[1] or 1) > 1
+    return ops.softmax(logits) if is_of_classes else ops.sigmoid(logits)
 
 
 def _mask_outside_unit_interval(probabilities: Tensor) -> Tensor:

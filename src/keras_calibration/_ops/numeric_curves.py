@@ -33,7 +33,8 @@ def places_on_knots(values: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
     inside = ops.clip(ops.where(missing, lowest, values), lowest, knots[:, -1:])
     # The place is the number of knots at or left of the value, without the first one. They are
     # counted, because LiteRT has no search.
-    left = ops.sum(ops.cast(inside[:, :, None] >= knots[:, None, 1:], "int32"), axis=2)
+    is_left = ops.cast(inside[:, :, None] >= knots[:, None, 1:], "int32")
+    left = ops.sum(is_left, axis=2)
     at_left = read_columns(knots, left)
     gap = read_columns(knots, ops.minimum(left + 1, num_knots - 1)) - at_left
     share = ops.divide_no_nan(inside - at_left, gap)

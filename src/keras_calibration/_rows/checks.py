@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import truth
 from calibration_records._columns import check_same_rows, numbers_of, refuse_rows
 from calibration_records._limits import SMALLEST_PROBABILITY, SUM_TOLERANCE
 from calibration_records._predictions import check_probabilities
@@ -51,6 +52,7 @@ def check_rows(
         argument: The user's name for the scores.
         labels_argument: The user's name for the labels.
     """
+    truth("from_logits", from_logits)
     numbers, weights = counted.numbers, counted.weights
     read = numbers_of(scores, argument) if is_of_classes(scores) else flat_numbers(scores, argument)
     read = np.asarray(read, np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ _LIKE_ZERO = np.float32(1e-35)
 
 @dataclass(frozen=True)
 class Boosting:
-    """The result of `boost`.
+    """The result of `boost`; without arguments, no trees, and nothing tried.
 
     Args:
         model: LightGBM's model, fitted to all rows; None if trees do not help.
@@ -50,13 +50,13 @@ class Boosting:
         standard_error: Standard error of the difference.
     """
 
-    model: Any
-    num_rounds: int
-    logits: np.ndarray
-    bias: float
-    log_loss_without: float
-    log_loss_with: float
-    standard_error: float
+    model: Any = None
+    num_rounds: int = 0
+    logits: np.ndarray = field(default_factory=lambda: np.empty(0))
+    bias: float = 0.0
+    log_loss_without: float = float("nan")
+    log_loss_with: float = float("nan")
+    standard_error: float = float("nan")
 
 
 def load_lightgbm() -> Any:

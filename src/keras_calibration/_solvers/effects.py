@@ -30,11 +30,6 @@ Array: TypeAlias = np.ndarray
 Sums = tuple[Array, Array, Array]
 
 
-def add_sums(total: Sequence[Array] | None, part: Sequence[Array]) -> Any:
-    """Adds the sums of a part of the rows to the sums of earlier parts (None before the first)."""
-    return part if total is None else tuple(a + b for a, b in zip(total, part, strict=True))
-
-
 def solve_blocks(matrices: Array, right_sides: Array) -> Array:
     """Solutions (blocks, p, m) for positive definite matrices (blocks, p, p)."""
     if matrices.shape[1] == 1:  # there may be millions of them

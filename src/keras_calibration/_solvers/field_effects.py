@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calibration._solvers.effects import Effect, Sums, add_sums, solve_blocks
+from keras_calibration._solvers.effects import Effect, Sums, solve_blocks
 from keras_calibration._solvers.newton import bounded_step
 from keras_calibration._solvers.row_blocks import RowBlock
 
@@ -186,12 +186,12 @@ class FieldEffects:
             if number is not None:
                 places = block.places[number]
                 effect = self.effects[number]
-                part = (
+                part: Any = (
                     effect.sums(residual, curvature, places, functions)
                     if kept is None
                     else [effect.by_coefficient(residual, places, functions)]
                 )
-                sums = add_sums(sums, part)
+                sums = [a + b for a, b in zip(sums, part, strict=True)] if sums else part
         if kept is not None:
             return Derivatives(gradient, kept.hessian, (*sums, *kept.sums[1:]))
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)

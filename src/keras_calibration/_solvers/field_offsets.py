@@ -279,8 +279,7 @@ def _fit_curves(
         table.coefficients = curves @ basis[:, table.function_numbers] / len(basis)
     deviations = np.stack([table.deviations for table in tables])
     # Levels, slopes and bends. Two knots have no bends, and a fit of levels alone has no slopes.
-    scales = np.zeros((len(tables), 3))
-    scales[:, : deviations.shape[1]] = deviations
+    scales = np.pad(deviations, ((0, 0), (0, 3 - deviations.shape[1])))
     # Drawn curves changed the loss. Only the levels are fitted again, which cannot break the order.
     levels = _fix_shapes(fit, tables)
     num_further, converged_again = levels.run(learn_scales=False)

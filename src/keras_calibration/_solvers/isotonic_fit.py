@@ -4,31 +4,16 @@ A rate of 0 or 1 has no finite logit. A step without positives therefore counts 
 positive, and a step without negatives half a negative: the rate `½ / n` for a step of n rows.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy.optimize
 
 from keras_calibration._rows.rows import Rows
 
 
-@dataclass(frozen=True)
-class Steps:
-    """A step function: first and last logit, and value of each step."""
-
-    first: np.ndarray
-    last: np.ndarray
-    values: np.ndarray
-
-
-def largest_logit(dtype: str) -> float:
-    """The magnitude to which logits are clipped, so that differences of two are still finite."""
-    return 0.25 * float(np.finfo(dtype).max)
-
-
 def tied_rows(rows: Rows, dtype: str) -> Rows:
     """One row for all that are equal in the dtype of the layer, in the order of the logits."""
-    largest = largest_logit(dtype)
+    # Clipped so that differences of two logits are still finite.
+    largest = 0.25 * float(np.finfo(dtype).max)
     seen = np.clip(rows.logits, -largest, largest).astype(dtype)
     order = np.argsort(seen)
     columns = (seen, rows.labels, rows.row_weights)
@@ -41,13 +26,16 @@ def tied_rows(rows: Rows, dtype: str) -> Rows:
     return Rows(seen[starts].astype(np.float64), positives / sums, sums)
 
 
-def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
+def isotonic_steps(rows: Rows, max_num_steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Isotonic regression: the non-decreasing rates closest to the labels, as steps.
 
     The same rates minimise log loss and squared error. The first block may have the rate 0 and the
     last the rate 1: half a positive or negative is then added, up to the rate of the neighbour, so
     the steps still do not decrease. If there are more than `max_num_steps` blocks, neighbours are
     merged into groups of equal size (except for one).
+
+    Returns:
+        The first and the last logit of each step, and its value.
 
     Reference:
         Zadrozny and Elkan, *Transforming classifier scores into accurate multiclass probability
@@ -69,4 +57,4 @@ def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
     if rates[-1] == 1:
         rates[-1] = max(1 - half_positive[-1], *rates[-2:-1])
     ends = np.append(starts[1:], len(rows.logits)) - 1
-    return Steps(rows.logits[starts], rows.logits[ends], np.log(rates) - np.log1p(-rates))
+    return rows.logits[starts], rows.logits[ends], np.log(rates) - np.log1p(-rates)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,8 +65,7 @@ class Level:
 
     def to_dict(self) -> dict[str, Any]:
         """The level as plain Python values."""
-        arrays = {name: getattr(self, name).tolist() for name in ("times", "values", "errors")}
-        return {**arrays, "last": self.last, "walk": self.walk, "noise": self.noise}
+        return {name: np.asarray(value).tolist() for name, value in asdict(self).items()}
 
 
 def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line:

@@ -119,7 +119,7 @@ def class_line(rows: Rows) -> Line:
     middle = _find_quantiles(middles[:, 0], rows.row_weights)[1]
     spread = _find_quantiles(away, rows.row_weights)[2] or float(away.max()) or abs(middle) or 1.0
     line = Line(2 / spread, -2 * middle / spread)
-    temperature = float(fit_temperature(rows.seen(line)).scales)
+    temperature, _ = fit_temperature(rows.seen(line))
     return line.then(Line(max(temperature, _SMALLEST_SLOPE)))
 
 

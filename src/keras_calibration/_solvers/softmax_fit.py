@@ -7,32 +7,17 @@ precision κ is 0.1; for scales it is multiplied by the mean square of the logit
 1, since small logits need large scales.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy.optimize
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
-from keras_calibration._solvers.newton import Solved, newton
+from keras_calibration._solvers.newton import newton
 
 # The precision of the prior, in units of the log likelihood of a row of weight 1.
 PRECISION = 0.1
 # The scale and bias of a class with fewer rows than this are drawn to the temperature.
 _FEW_ROWS = 10
-
-
-@dataclass(frozen=True)
-class SoftmaxFit(Solved):
-    """The minimum of a penalised class log loss: scales and biases, of shape () or (K,)."""
-
-    scales: np.ndarray
-    biases: np.ndarray
-
-
-def mean_class_log_loss(rows: Rows, scales: np.ndarray, biases: np.ndarray) -> float:
-    """`Σ w [log Σ_k exp(z_k) - Σ_k y_k z_k] / Σ w` in nats, with `z = scales l + biases`."""
-    return _score_logits(rows, scales * rows.logits + biases)[0]
 
 
 def log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
@@ -42,8 +27,8 @@ def log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     return row_log_losses(labels, logits).reshape(-1)
 
 
-def fit_temperature(rows: Rows) -> SoftmaxFit:
-    """`argmin_β Σ w log loss(y, softmax(β l)) + κ/2 (β - 1)²`, β ≥ 1e-6, as a scale of shape ().
+def fit_temperature(rows: Rows) -> tuple[float, int]:
+    """`argmin_β Σ w log loss(y, softmax(β l)) + κ/2 (β - 1)²`, β ≥ 1e-6, and the number of steps.
 
     The objective is convex, so its derivative increases, and Brent's method finds the root in log
     β.
@@ -60,27 +45,24 @@ def fit_temperature(rows: Rows) -> SoftmaxFit:
         return float(expected - label_sum + precision * (scale - 1))
 
     lowest = highest = np.log(SMALLEST_SCALE)
-    scale, num_steps = np.asarray(SMALLEST_SCALE), 0
+    scale, num_steps = SMALLEST_SCALE, 0
     if slope(lowest) < 0:
         while slope(highest) < 0:  # this ends, because the slope of the prior is unbounded
             lowest, highest = highest, highest + np.log(64)
         log_scale, root = scipy.optimize.brentq(slope, lowest, highest, full_output=True)
-        scale, num_steps = np.asarray(np.exp(log_scale)), root.iterations
-    return SoftmaxFit(
-        log_loss=mean_class_log_loss(rows, scale, np.zeros(())),
-        num_iterations=num_steps,
-        converged=True,
-        scales=scale,
-        biases=np.zeros(()),
-    )
+        scale, num_steps = float(np.exp(log_scale)), root.iterations
+    return scale, num_steps
 
 
-def fit_vector(rows: Rows) -> SoftmaxFit:
+def fit_vector(rows: Rows) -> tuple[np.ndarray, np.ndarray, int, bool]:
     """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`, a and b (K,).
 
     `newton` solves it. Then the biases are shifted to the sum 0, which leaves the probabilities
     alone. A class with m < 10 rows has a further prior of precision 10 - m, about the temperature:
     it would otherwise follow its few rows.
+
+    Returns:
+        a and b, the number of steps, and whether the optimum was reached.
     """
     num_classes = rows.logits.shape[1]
     share = rows.row_weights / rows.row_weights.sum()
@@ -88,7 +70,7 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     # Two Gaussian priors on a scale, about 1 and about the temperature, act like one: precisions
     # add up, and the centre is the weighted mean.
     missing = np.maximum(_FEW_ROWS - rows.row_weights @ rows.labels, 0.0)
-    towards = fit_temperature(rows).scales if missing.any() else 1.0
+    towards = fit_temperature(rows)[0] if missing.any() else 1.0
     of_scale_and_bias = [_compute_precision(rows, mean_square), PRECISION / rows.row_weights.sum()]
     precision = np.outer(of_scale_and_bias, 1 + missing / PRECISION).reshape(-1)
     centre = np.repeat([1.0, 0.0], num_classes)
@@ -110,14 +92,7 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     start = centre * 4.0 / max(4.0, np.sqrt(mean_square))
     theta, num_steps, converged, _, _ = newton(objective, derivatives, start)
     scales, biases = theta.reshape(2, num_classes)
-    biases = biases - biases.mean()
-    return SoftmaxFit(
-        log_loss=mean_class_log_loss(rows, scales, biases),
-        num_iterations=num_steps,
-        converged=converged,
-        scales=scales,
-        biases=biases,
-    )
+    return scales, biases - biases.mean(), num_steps, converged
 
 
 def _compute_hessian(

@@ -204,6 +204,7 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
 def _check_head(layer: Head) -> None:
     if not isinstance(layer, Head) or not layer.has_direct_fit():
         raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
+    layer.check_logits((None, 1))  # a log has one logit a row
 
 
 def _sum_log(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str) -> LogSums:

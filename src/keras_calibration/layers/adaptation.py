@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._keras import outside_of_graphs
+from keras_calibration._ops.compiled import is_compiled
 from keras_calibration._ops.custom_gradients import with_gradient
 from keras_calibration._typing import Tensor
 
@@ -23,11 +24,8 @@ def known_value(variable: keras.Variable) -> float | None:
         >>> known_value(keras.Variable(3.0))
         3.0
     """
-    if keras.backend.backend() == "jax":
-        import jax
-
-        if isinstance(variable.value, jax.core.Tracer):
-            return None
+    if keras.backend.backend() == "jax" and is_compiled(variable.value):
+        return None
     # While TensorFlow traces a step, the variable outside of the graph still has its value.
     with outside_of_graphs():
         return float(np.asarray(variable))

@@ -215,7 +215,7 @@ class BoostedTrees(Head):
         inner = self.head.fitted(rows, settings)
         # Too few rows to tell whether trees help: h alone.
         if not parts:
-            return self.with_trees(rows, inner, None)
+            return self.with_trees(rows, inner, Boosting())
         crossed = cross_fitted(self.head, rows, parts, inner, settings)
         # Blocks of time are dependent rows.
         boosting = self.boosted(
@@ -286,16 +286,14 @@ class BoostedTrees(Head):
             training=training if is_told else None,
         )
 
-    def with_trees(self, rows: Rows, inner: Fit, boosting: Boosting | None) -> Fit:
-        """The fit with trees on top of a fit of h to all rows; None for no trees."""
+    def with_trees(self, rows: Rows, inner: Fit, boosting: Boosting) -> Fit:
+        """The fit with trees on top of a fit of h to all rows."""
         categories = self._find_categories(rows)
-        num_rounds = 0 if boosting is None else boosting.num_rounds
-        model, bias = (None, 0.0) if boosting is None else (boosting.model, boosting.bias)
-        tables = tables_of(model, self._count_trees(), bias)
+        tables = tables_of(boosting.model, self._count_trees(), boosting.bias)
 
         def logits(rows: Rows) -> np.ndarray:
             h = inner.logits(rows)
-            if not num_rounds:
+            if not boosting.num_rounds:
                 return h
             effects = [] if inner.effects is None else [inner.effects(rows)]
             sums = np.empty(len(rows))
@@ -306,15 +304,13 @@ class BoostedTrees(Head):
                 sums[part] = np.asarray(tree_sums(seen, *tables)).reshape(-1)
             return h + sums
 
-        summary = FitSummary.of(rows, logits(rows), num_rounds)
-        if boosting is not None:
-            summary = replace(
-                summary,
-                cross_fitted_head=boosting.log_loss_without,
-                cross_fitted_both=boosting.log_loss_with,
-                standard_error=boosting.standard_error,
-                cross_fitted_logits=boosting.logits,
-            )
+        summary = replace(
+            FitSummary.of(rows, logits(rows), boosting.num_rounds),
+            cross_fitted_head=boosting.log_loss_without,
+            cross_fitted_both=boosting.log_loss_with,
+            standard_error=boosting.standard_error,
+            cross_fitted_logits=boosting.logits,
+        )
         names = ("_categories", "_splits", "_thresholds", "_leaves")
         weights = dict(zip(names, (categories, *tables), strict=True))
         return Fit(summary, logits, weights, (inner,))

@@ -1,8 +1,8 @@
 """Cross-fits a calibrator and a network: how long to train, and whether the network helps."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ from keras_calibration.layers.fits import fit_to
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import FittedCurve
 from keras_calibration.layers.ilps import ILPS
-from keras_calibration.layers.network_trainer import NetworkTrainer
+from keras_calibration.layers.network_trainer import NetworkTrainer, Weights
 
 # Numbers of the rows to fit, and of those to score.
 Parts: TypeAlias = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -34,23 +34,16 @@ class CrossFit:
     """The result of `cross_fit`.
 
     Args:
-        log_loss_curve: Cross-fitted log loss of η alone.
-        log_loss_both: Cross-fitted log loss of η and the network.
-        standard_error: Standard error of the difference.
-        epochs: The best epoch of each fold.
         weights: Network weights, one set per fold; empty if the network does not help.
-        logits: Cross-fitted logits of each row (n,): `η + g`, or η if the network does not help.
+        figures: The figures of a `FitSummary`; its logits are `η + g`, or η if the network does not
+            help. Empty without a network or with too few rows.
         corrections: Cross-fitted g of each row (n,), if refitting η under it lowers the
             cross-fitted log loss; else None.
     """
 
-    log_loss_curve: float
-    log_loss_both: float
-    standard_error: float
-    epochs: tuple[int, ...]
-    weights: list[list[np.ndarray]]
-    logits: np.ndarray
-    corrections: np.ndarray | None
+    weights: Sequence[Weights] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    corrections: np.ndarray | None = None
 
 
 def enough_for(num_folds: int, rows: Rows) -> bool:
@@ -153,15 +146,15 @@ def cross_fit(
         # cross-fitted predictions the total of the labels.
         both = both + bias_of_total(both, rows)
         both_loss = row_log_losses(rows.labels, both)
-    return CrossFit(
-        log_loss_curve=float(np.average(curve_loss, weights=weights)),
-        log_loss_both=float(np.average(both_loss, weights=weights)),
-        standard_error=standard_error,
-        epochs=tuple(epoch for epoch, _ in trained),
-        weights=[member for _, member in trained] if helps else [],
-        logits=both if helps else curves,
-        corrections=corrections,
-    )
+    figures = {
+        "cross_fitted_head": float(np.average(curve_loss, weights=weights)),
+        "cross_fitted_both": float(np.average(both_loss, weights=weights)),
+        "standard_error": standard_error,
+        "epochs": tuple(epoch for epoch, _ in trained),
+        "network_kept": helps,
+        "cross_fitted_logits": both if helps else curves,
+    }
+    return CrossFit([member for _, member in trained] if helps else [], figures, corrections)
 
 
 def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> FittedCurve:

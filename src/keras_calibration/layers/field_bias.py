@@ -160,8 +160,7 @@ class FieldBias(FieldHead):
         curve = self._apply_curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
         if self.fields:
-            offsets = ops.convert_to_tensor(self._offsets)
-            calibrated = calibrated + self._sum_at_values(offsets, features)[:, None]
+            calibrated = calibrated + self._sum_at_values(self._offsets, features)[:, None]
         if self.numeric:
             calibrated = calibrated + self._sum_at_numbers(self._curves, features)[:, None]
         return calibrated
@@ -290,6 +289,7 @@ class FieldBias(FieldHead):
     def _sum_at_values(self, table: Tensor, features: Features | None) -> Tensor:
         """Sums over the fields of the entry of each row's value in the table, (batch,)."""
         # `take` without an axis flattens first, which makes the gradient dense.
+        table = ops.convert_to_tensor(table)
         return ops.sum(ops.take(table, self._find_places(features)), axis=0)
 
     def _sum_at_numbers(self, curves: Tensor, features: Features | None) -> Tensor:

@@ -42,10 +42,11 @@ def rows_to_fit(head: Head, given: Given, wanted: Wanted | None = None) -> Rows:
     return rows_of(given, wanted)
 
 
-def wanted_by(head: Head) -> Wanted:
-    """The columns that a fit of a head reads."""
+def wanted_by(head: Head, to_fit: bool = True) -> Wanted:
+    """The columns that a head reads; for a fit, numbers must not be lost in float32."""
     reads = head.reads()
-    return Wanted(head.feature_names, reads.ids, reads.numeric, type(head).__name__)
+    numeric = reads.numeric if to_fit else ()
+    return Wanted(head.feature_names, reads.ids, numeric, type(head).__name__)
 
 
 def columns_to_adapt(

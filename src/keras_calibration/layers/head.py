@@ -353,7 +353,7 @@ class Head(keras.layers.Layer):
         confidence_level("level", level)
         values: np.ndarray = np.atleast_1d(logits)
         self.check_logits(values.shape)
-        columns = columns_of(features, wanted_by(self), sizes={"logits": len(values)})
+        columns = columns_of(features, wanted_by(self, False), sizes={"logits": len(values)})
         return bounds_of(self, values, columns, level)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:

@@ -15,6 +15,7 @@ from calibration_records._check import share
 from keras_calibration._rows.checks import refuse_absent_classes
 from keras_calibration._rows.door import Given, rows_of
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.metric_rows import accumulator_dtype
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss
 from keras_calibration._solvers.logit_histogram import (
@@ -132,13 +133,20 @@ class HistogramHead(Head):
             solved.converged,
         )
         are_counts = histogram.is_of_counts if are_counts is None else are_counts
+
+        def spread(logits: np.ndarray) -> np.ndarray:
+            # JAX has float64 only with `jax_enable_x64`, and warns if it is asked for.
+            seen = ops.convert_to_tensor(logits, accumulator_dtype())
+            factor = ops.convert_to_tensor(solved.factor, accumulator_dtype())
+            return np.asarray(self.logit_spread(seen, factor, curve.weights)).astype("float64")
+
         return Fit(
             summary,
             lambda rows: curve.at(rows.logits),
             curve.weights,
             posterior={"factor": solved.factor, "is_of_counts": float(are_counts)},
             histogram=histogram,
-            spread=lambda logits: np.asarray(self.spread_of(curve, logits)).astype("float64"),
+            spread=spread,
         )
 
     @np.errstate(under="ignore")
@@ -257,16 +265,17 @@ class HistogramHead(Head):
         overflows = ops.isnan(spread) & (ops.abs(finite) > 1e9)[:, None]
         return ops.where(overflows, float("inf"), spread)
 
-    def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
-        """`dη/dθ F` (batch, p), for logits (batch,) and F (p, p); by default from `derivatives`."""
+    def logit_spread(
+        self, logits: Tensor, factor: Tensor, weights: Mapping[str, Any] | None = None
+    ) -> Tensor:
+        """`dη/dθ F` (batch, p), for logits (batch,) and F (p, p); by default from `derivatives`.
+
+        Where it depends on weights, those of a fit; None for those of the layer.
+        """
         # The delta method: the variance of η at a row is |dη/dθ F|², if F Fᵀ is that of θ. Not by
         # `matmul`, which may round to fewer digits on a GPU.
         columns = zip(self.derivatives(logits), ops.unstack(factor), strict=True)
         return sum(ops.expand_dims(column, 1) * row for column, row in columns)
-
-    def spread_of(self, curve: FittedCurve, logits: np.ndarray) -> Tensor:
-        """`logit_spread` of a fit, for logits (n,)."""
-        return self.logit_spread(ops.convert_to_tensor(logits, "float64"), curve.solved.factor)
 
     def derivatives(self, logits: Tensor) -> Sequence[Tensor]:
         """dη/dθ for each parameter of `fit_histogram`, in its order, for logits (batch,)."""

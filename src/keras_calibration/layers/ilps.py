@@ -234,16 +234,12 @@ class ILPS(HistogramHead):
         for name, value in self._convert_to_weights(placed, values, len(rows)).items():
             getattr(self, name).assign(value)
 
-    def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
+    def logit_spread(
+        self, logits: Tensor, factor: Tensor, weights: Mapping[str, Any] | None = None
+    ) -> Tensor:
         """The rows of F, one for the value at each knot, interpolated as the values are."""
-        return self._interpolate_factor(logits, factor, ops.convert_to_tensor(self._knots))
-
-    def spread_of(self, curve: FittedCurve, logits: np.ndarray) -> Tensor:
-        """`logit_spread` of a fit, for logits (n,)."""
-        values = logits, curve.solved.factor, curve.weights["_knots"]
-        return self._interpolate_factor(*(ops.convert_to_tensor(v, "float64") for v in values))
-
-    def _interpolate_factor(self, logits: Tensor, factor: Tensor, knots: Tensor) -> Tensor:
+        knots = self._knots if weights is None else weights["_knots"]
+        knots = ops.convert_to_tensor(knots, logits.dtype)
         # η is linear in the values: at a logit, the rows of F at the two ends of its segment are
         # mixed in the same shares as the two values.
         right_of = ops.searchsorted(knots, logits, side="right")
@@ -262,17 +258,15 @@ class ILPS(HistogramHead):
     def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
         """Places the knots and solves for the values."""
         line = histogram.line
+        stored = self._place_first_knots()
+        knots = line(stored.astype("float64"))
         if self.has_free_scale:
             # Knots on edges of the bins: η is then a line in each bin, and the histogram is exact.
             knots = quantile_edges(histogram, self.num_knots, balanced=self.knots == "balanced")
-        else:
-            knots = line(self._place_first_knots().astype("float64"))
+            stored = strictly_increasing(line.inverse(knots).astype(self.variable_dtype))
         fitted, solved = fit_ilps(histogram, knots, self.smoothness, self.extrapolation)
         # Round to the dtype of the layer, and separate values that rounding has made equal.
         values = strictly_increasing(fitted.astype(self.variable_dtype))
-        stored = self._place_first_knots()
-        if self.has_free_scale:
-            stored = strictly_increasing(line.inverse(knots).astype(self.variable_dtype))
 
         def at(logits: np.ndarray) -> np.ndarray:
             return _evaluate_curve(logits, stored, values, self.extrapolation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -75,12 +76,13 @@ class IsotonicRegression(Head):
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the steps at 0 and the line with slope 1: the layer starts as the identity."""
+        fixed = functools.partial(self.add_weight, trainable=False)
         # Both ends of every step; the last one again if unused.
-        size = 2 * self.max_num_steps
-        self._thresholds = self._add_weight("thresholds", np.zeros(size))
-        self._values = self._add_weight("values", np.zeros(size))
-        self._slope = self._add_weight("slope", np.ones(()))
-        self._centre = self._add_weight("centre", np.zeros(()))
+        shape = (2 * self.max_num_steps,)
+        self._thresholds = fixed(name="thresholds", shape=shape, initializer="zeros")
+        self._values = fixed(name="values", shape=shape, initializer="zeros")
+        self._slope = fixed(name="slope", shape=(), initializer="ones")
+        self._centre = fixed(name="centre", shape=(), initializer="zeros")
         self.built = True
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -101,7 +103,7 @@ class IsotonicRegression(Head):
         # Rows whose logits are equal in the dtype of the layer get one probability, so they become
         # one row. Pool adjacent violators, and keep both ends of each step.
         tied = tied_rows(rows, self.variable_dtype)
-        steps = isotonic_steps(tied, self.max_num_steps)
+        first, last, steps = isotonic_steps(tied, self.max_num_steps)
         slope, centre = 0.0, 0.0
         if self.keep_ranking:
             # The line counts in standard deviations of the logits, and is 0 at their mean, so that
@@ -110,9 +112,9 @@ class IsotonicRegression(Head):
             centre = float(share @ tied.logits)
             slope = _TIE_SLOPE / (float(np.sqrt(share @ (tied.logits - centre) ** 2)) or 1.0)
         # A step at a single logit has one threshold.
-        is_end = np.stack([np.ones_like(steps.first), steps.last > steps.first], axis=1) > 0
-        thresholds = np.stack([steps.first, steps.last], axis=1)[is_end]
-        values = np.stack([steps.values, steps.values], axis=1)[is_end]
+        is_end = np.stack([np.ones_like(first), last > first], axis=1) > 0
+        thresholds = np.stack([first, last], axis=1)[is_end]
+        values = np.stack([steps, steps], axis=1)[is_end]
 
         def logits(rows: Rows) -> np.ndarray:
             # Round as the layer does: where two thresholds are neighbours in its dtype, a logit
@@ -149,6 +151,3 @@ class IsotonicRegression(Head):
             "keep_ranking": self.keep_ranking,
             "max_num_steps": self.max_num_steps,
         }
-
-    def _add_weight(self, name: str, value: np.ndarray) -> keras.Variable:
-        return self.add_weight(name=name, shape=value.shape, initializer=value, trainable=False)

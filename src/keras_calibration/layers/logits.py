@@ -63,23 +63,6 @@ def check_same_rows(logits: Shape | None, features: Mapping[str, Tensor], taker:
         )
 
 
-def check_classes(shape: Shape, taker: str, num_classes: int) -> None:
-    """Raises for other shapes than `(batch, num_classes)`.
-
-    Example:
-        >>> check_classes((3, 1), "VectorScaling", 4)
-        Traceback (most recent call last):
-        ...
-        ValueError: The logits of VectorScaling must have shape (batch, 4). Received: shape (3, 1).
-        Pass one logit per class. For one logit per row, use PlattScaling.
-    """
-    if len(shape) != 2 or shape[1] != num_classes:
-        raise ValueError(
-            f"The logits of {taker} must have shape (batch, {num_classes}). Received: shape "
-            f"{tuple(shape)}. Pass one logit per class. For one logit per row, use PlattScaling."
-        )
-
-
 def check_columns(shape: Shape, taker: str) -> None:
     """Raises for other shapes than `(batch,)`, `(batch, 1)` and, for K classes, `(batch, K)`.
 

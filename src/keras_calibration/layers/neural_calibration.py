@@ -186,47 +186,36 @@ class NeuralCalibration(Head):
         rows = rows.only(self.feature_names)
         training = self._cross_fit(rows, settings)
         curves = [part.fitted(rows, settings) for part in self.parts()]
-        num_iterations = sum(curve.summary.num_iterations for curve in curves)
-        if training is not None:
-            num_iterations = sum(training.epochs)
-            if training.corrections is not None and isinstance(self.calibrator, ILPS):
-                under = fit_under(self.calibrator, rows, training.corrections)
-                # Without posterior: its Hessian knows nothing of the error of g.
-                curves = [
-                    replace(
-                        curves[0],
-                        logits=lambda rows: under.at(rows.logits),
-                        weights=under.weights,
-                        posterior=None,
-                    )
-                ]
-        networks = () if training is None else training.weights[: self.num_members]
+        if training.corrections is not None and isinstance(self.calibrator, ILPS):
+            under = fit_under(self.calibrator, rows, training.corrections)
+            # Without posterior: its Hessian knows nothing of the error of g.
+            curves = [
+                replace(
+                    curves[0],
+                    logits=lambda rows: under.at(rows.logits),
+                    weights=under.weights,
+                    posterior=None,
+                )
+            ]
+        networks = training.weights[: self.num_members]
         unbiased = self._build_sum(rows, curves, networks)
         at_rows = unbiased(rows)
         # Each kept network was trained on other folds and has its own error of the mean: the bias
         # gives their mean the total of the labels.
         bias = float(bias_of_total(at_rows, rows)[0]) if networks else 0.0
+        steps = [curve.summary.num_iterations for curve in curves]
         summary = FitSummary.of(
             rows,
             at_rows + bias,
-            num_iterations,
+            num_iterations=sum(training.figures.get("epochs", steps)),
             converged=all(curve.summary.converged for curve in curves),
         )
-        if training is not None:
-            summary = replace(
-                summary,
-                cross_fitted_head=training.log_loss_curve,
-                cross_fitted_both=training.log_loss_both,
-                standard_error=training.standard_error,
-                epochs=training.epochs,
-                network_kept=bool(training.weights),
-                cross_fitted_logits=training.logits,
-            )
         weights = {
             "_bias": bias,
             # Without a network that helps, g = 0: the head is η.
             "members": networks or [_find_zero_weights(g, rows.features) for g in self.members],
         }
+        summary = replace(summary, **training.figures)
         return Fit(summary, lambda rows: unbiased(rows) + bias, weights, tuple(curves))
 
     def _build_sum(
@@ -253,10 +242,10 @@ class NeuralCalibration(Head):
             return super().logit_standard_deviation(logits, features)
         return self.calibrator.logit_standard_deviation(as_column(logits))
 
-    def _cross_fit(self, rows: Rows, settings: FitSettings) -> CrossFit | None:
-        """Cross-fits η and the network; None without a network or with too few rows."""
+    def _cross_fit(self, rows: Rows, settings: FitSettings) -> CrossFit:
+        """Cross-fits η and the network; empty without a network or with too few rows."""
         if self.field_network is None:
-            return None
+            return CrossFit()
         # Each member is the network of one fold, so there are as many folds as members.
         usual = self.num_members if self.num_members > 1 else _NUM_FOLDS
         folds = usual if settings.folds is None else settings.folds
@@ -265,7 +254,7 @@ class NeuralCalibration(Head):
         if self.num_members not in (1, num_folds):
             raise refused("num_members", f"1 or the number of folds, {num_folds}", self.num_members)
         if not enough_for(num_folds, rows):
-            return None
+            return CrossFit()
         return cross_fit(self.calibrator, self.field_network, rows, fold, settings)
 
     def get_config(self) -> dict[str, Any]:

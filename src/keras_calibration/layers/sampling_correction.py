@@ -11,14 +11,15 @@ import numpy as np
 from keras import ops
 
 from calibration_records._check import share
-from calibration_records._columns import refuse_rows, select_features
+from calibration_records._columns import refuse_rows
 from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.field_ids import check_features
 from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.logits import as_column, check_column
+from keras_calibration.layers.logits import as_column
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -83,9 +84,8 @@ class SamplingCorrection(Head):
         logits = ops.cast(logits, self.compute_dtype)
         if not isinstance(self.rate, str):
             return logits + math.log(self.rate)
-        read = select_features(features or {}, self.feature_names, type(self).__name__)
-        check_column(read[self.rate].shape, type(self).__name__, f"feature {self.rate!r}")
-        rates = as_column(ops.cast(read[self.rate], self.compute_dtype))
+        check_features(features, self.feature_names, type(self).__name__)
+        rates = as_column(ops.cast((features or {})[self.rate], self.compute_dtype))
         # A graph cannot raise: a rate that is not possible makes the prediction NaN.
         possible = ops.logical_and(rates > 0, rates <= 1)
         return as_column(logits) + ops.log(ops.where(possible, rates, float("nan")))

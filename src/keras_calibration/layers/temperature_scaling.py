@@ -96,16 +96,15 @@ class TemperatureScaling(HistogramHead):
         if not is_of_classes(rows.logits):
             return super().fitted(rows, settings, start)
         line = class_line(rows)
-        fit = fit_temperature(rows.seen(line))
-        # The fit saw the logits mapped by a line. Its shift is one constant for all classes, to
+        # The fit sees the logits mapped by a line. Its shift is one constant for all classes, to
         # which the softmax is blind; its scale is part of 1/T.
-        scale = float(fit.scales)
+        scale, num_steps = fit_temperature(rows.seen(line))
         warn_of_no_ranking(scale, "TemperatureScaling")
 
         def logits(rows: Rows) -> np.ndarray:
             return scale * line.scale * rows.logits
 
-        summary = FitSummary.of(rows, logits(rows), fit.num_iterations, fit.converged)
+        summary = FitSummary.of(rows, logits(rows), num_steps)
         return Fit(summary, logits, _convert_to_weights(scale, line.scale))
 
     def derivatives(self, logits: Tensor) -> list[Tensor]:

@@ -17,7 +17,7 @@ from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.logits import check_classes, scaled_logits
+from keras_calibration.layers.logits import scaled_logits
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -60,7 +60,12 @@ class VectorScaling(Head):
 
     def check_logits(self, shape: Shape) -> None:
         """Raises unless the shape is (batch, K)."""
-        check_classes(shape, type(self).__name__, self.num_classes)
+        if len(shape) != 2 or shape[1] != self.num_classes:
+            raise ValueError(
+                f"The logits of {type(self).__name__} must have shape (batch, {self.num_classes}). "
+                f"Received: shape {tuple(shape)}. Pass one logit per class. For one logit per row, "
+                "use PlattScaling."
+            )
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the scales and biases; the layer starts as the identity."""
@@ -78,17 +83,17 @@ class VectorScaling(Head):
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits a and b by Newton's method."""
         line = class_line(rows)
-        fit = fit_vector(rows.seen(line))
+        seen_scales, seen_biases, num_steps, converged = fit_vector(rows.seen(line))
         # The fit saw the logits mapped by a line: write a' (s l + t) + b' out in l. The softmax
         # does not change with a constant added to all biases, so they get the mean 0.
-        scales = fit.scales * line.scale
-        biases = fit.biases + fit.scales * line.shift
+        scales = seen_scales * line.scale
+        biases = seen_biases + seen_scales * line.shift
         biases = biases - biases.mean()
 
         def logits(rows: Rows) -> np.ndarray:
             return scales * rows.logits + biases
 
-        summary = FitSummary.of(rows, logits(rows), fit.num_iterations, fit.converged)
+        summary = FitSummary.of(rows, logits(rows), num_steps, converged)
         return Fit(summary, logits, {"_scales": scales, "_biases": biases})
 
     @property

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibration_records._check import at_least, refused
+from calibration_records._check import integer, refused
 from keras_calibration._rows.scored_rows import ScoredRows
 from keras_calibration._rows.weights import check_counts, check_weights_are
 from keras_calibration._solvers.segments import distinct_values
@@ -98,7 +98,7 @@ def bin_by_mass(
         >>> bin_by_mass([0.1, 0.9, 0.2, 0.3], 2)
         array([0, 1, 0, 1])
     """
-    at_least("num_bins", num_bins, 1)
+    integer("num_bins", num_bins, 1)
     distinct, inverse = np.unique(np.asarray(probabilities), return_inverse=True)
     mass = np.bincount(inverse, sample_weight, minlength=distinct.size).astype(np.float64)
     above = np.cumsum(mass)

@@ -174,8 +174,9 @@ def _check_fitted(case: HeadCase) -> Fit:
     state = state_of(head)
     again = case.fit(head)
     changed = [name for name, value in state_of(head).items() if value != state.get(name)]
+    is_same = np.array_equal(called(head, case.points), before, equal_nan=True)
     check(
-        np.array_equal(called(head, case.points), before, equal_nan=True) and not changed,
+        is_same and not changed,
         "`fitted` must leave the head as it is, because fits are compared before one is used. It "
         f"changed {changed or 'what the call computes'}. Return the new values, `self.fit_of(rows, "
         "{...})`: `assign` gives them to the head.",

@@ -341,6 +341,11 @@ def test_many_files_with_their_rows_in_order(tmp_path):
         assert len(rows["k"]) == n / 2
 
 
+def test_a_part_of_a_thread_is_refused():
+    with pytest.raises(ValueError, match="`num_threads`"):
+        ScoredLog(pd.DataFrame(), num_threads=1.5)
+
+
 def test_too_little_memory_is_an_error_of_ours():
     n = 400_000
     site = np.char.add("a long text ", np.arange(n).astype(str))
