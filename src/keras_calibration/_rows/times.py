@@ -58,9 +58,8 @@ def with_times(
     times = times_of(counted.of(time, "time"), "time")
     same_rows("time", len(times), len(rows), "row")
     are_dates = times.dtype.kind == "M"
-    missing = np.isnat(times) if are_dates else ~np.isfinite(times)
     refuse_rows(
-        missing,
+        ~np.isfinite(times),  # NaT is not finite either
         times,
         "Argument `time` must have the time of each row.",
         "Drop rows without a time.",
