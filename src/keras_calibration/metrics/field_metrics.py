@@ -31,11 +31,6 @@ class FieldMetrics(keras.metrics.Metric):
                 f"Received: field_metrics={dict(field_metrics)!r}."
             )
 
-    @property
-    def fields(self) -> list[str]:
-        """Names of all fields that a metric reads."""
-        return list(self.by_field)
-
     def check_ids(self, field_ids: Mapping[str, Any]) -> None:
         """Raises if arrays of ids are outside the values of a field error."""
         for field, metrics in self.by_field.items():
@@ -55,7 +50,7 @@ class FieldMetrics(keras.metrics.Metric):
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None, field_ids: Any = None
     ) -> None:
-        """Adds rows; `field_ids` maps each of `fields` to its ids (n,)."""
+        """Adds rows; `field_ids` maps each field to its ids (n,)."""
         for field, metrics in self.by_field.items():
             for metric in metrics:
                 metric.update_state(y_true, y_pred, sample_weight, field=field_ids[field])

@@ -87,7 +87,7 @@ def score(
     if isinstance(rows, ScoredLog | LogSums):
         errors = update_from_log(rows, named, by_field, verbose)
     else:
-        errors, checked = {}, checked_rows(rows, by_field.fields)
+        errors, checked = {}, checked_rows(rows, by_field.by_field)
         update_metrics(named.values(), by_field, [checked], len(checked.labels), verbose)
     results = {name: metric.result() for name, metric in named.items()} | errors
     return {name: float(value) for name, value in (results | by_field.result()).items()}

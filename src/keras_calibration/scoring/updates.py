@@ -10,8 +10,9 @@ import keras
 from calibration_records._check import refused
 from calibration_records._progress import ProgressBar
 from keras_calibration._rows.checks import warn_if_swapped
+from keras_calibration._rows.columns import take
 from keras_calibration.metrics.field_metrics import FieldMetrics
-from keras_calibration.scoring.rows_to_score import RowsToScore, chunks
+from keras_calibration.scoring.rows_to_score import RowsToScore
 
 Metrics: TypeAlias = (
     keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
@@ -37,7 +38,13 @@ def update_metrics(
     bar = ProgressBar(num_rows, "rows", verbose)
     step: Callable[[RowsToScore], None] = update
     num_done = 0
-    for chunk in (chunk for part in parts for chunk in chunks(part, CHUNK_SIZE)):
+    # Pieces of the parts, as views.
+    chunks = (
+        take(part, slice(start, start + CHUNK_SIZE))
+        for part in parts
+        for start in range(0, len(part.labels), CHUNK_SIZE)
+    )
+    for chunk in chunks:
         field_metrics.check_ids(chunk.fields)
         if not num_done and chunk.predictions.shape[1:] == (1,):
             warn_if_swapped(chunk.labels, chunk.predictions)
