@@ -348,10 +348,12 @@ class SeedVariance(keras.callbacks.Callback):
 def _select_epoch(
     metrics: dict[str, list[float | None]], epochs: list[int], epoch: int
 ) -> dict[str, float]:
-    if epoch not in epochs:
-        return {}
-    index = epochs.index(epoch)
-    return {name: value for name, values in metrics.items() if (value := values[index]) is not None}
+    return {
+        name: value
+        for name, values in metrics.items()
+        for at, value in zip(epochs, values, strict=True)
+        if at == epoch and value is not None
+    }
 
 
 def _select_kept_values(run: RunRecord) -> dict[str, float]:
@@ -375,7 +377,6 @@ def _hash_weights(model: keras.Model) -> str | None:
 
 
 def _find_version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """The version of a package; None if it is not installed."""
+    found = importlib.metadata.distributions(name=package)
+    return next((distribution.version for distribution in found), None)
