@@ -26,7 +26,9 @@ PROVENANCE_FILE = "provenance.json"
 
 def provenance_text(provenance: Mapping[str, Any]) -> str:
     """The provenance as JSON; numbers that are not finite become null."""
-    return json.dumps(_convert_to_json(provenance), indent=1, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(provenance, default=_convert_to_plain)
+    finite = json.loads(text, parse_constant=lambda _: None)
+    return json.dumps(finite, indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def describe_versions() -> dict[str, Any]:
@@ -96,14 +98,8 @@ def describe_fit(summary: FitSummary) -> dict[str, Any]:
     return {name: figure for name, figure in summary.to_dict().items() if name != "logits"}
 
 
-def _convert_to_json(value: Any) -> Any:
-    """The value in types that JSON has."""
+def _convert_to_plain(value: Any) -> Any:
+    """A value that JSON has no type for, as one that it has."""
     if isinstance(value, Mapping):
-        return {str(name): _convert_to_json(entry) for name, entry in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _convert_to_json(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_convert_to_json(entry) for entry in value]
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+        return dict(value)
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)

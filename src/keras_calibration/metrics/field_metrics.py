@@ -19,10 +19,12 @@ class FieldMetrics(keras.metrics.Metric):
 
     def __init__(self, field_metrics: MetricsByField) -> None:
         super().__init__(name="field_metrics")
-        self.by_field: dict[str, list[keras.metrics.Metric]] = {}
-        for field, metrics in field_metrics.items():
-            self.by_field[field] = list(metrics) if isinstance(metrics, Sequence) else [metrics]
-            _check(field, self.by_field[field])
+        self.by_field = {
+            field: list(metrics) if isinstance(metrics, Sequence) else [metrics]
+            for field, metrics in field_metrics.items()
+        }
+        for field, metrics in self.by_field.items():
+            _check(field, metrics)
         named = self.named_metrics()
         # No name twice, and no metric object twice: it would add up the rows of two fields.
         if not len(named) == len(dict(named)) == len({id(metric) for _, metric in named}):
