@@ -272,6 +272,7 @@ def _measure_error(
     ]
     y, p, group = rows.labels, rows.logits, rows.groups
     # One correlation ρ for all segments, estimated from the pairs of rows within groups.
+    dependence = None if group is None else (group, correlation_in_groups(y, p, group, counts))
     figures_of = functools.partial(
         figures_in_folds,
         y,
@@ -279,7 +280,7 @@ def _measure_error(
         rows.row_weights,
         counts=counts,
         fold=rows.fold,
-        dependence=None if group is None else (group, correlation_in_groups(y, p, group, counts)),
+        dependence=dependence,
     )
     all_rows = figures_of(np.zeros(len(y), np.int64))
     segments = _list_segments(all_rows, ["all rows"])
