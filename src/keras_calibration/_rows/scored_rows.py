@@ -107,9 +107,12 @@ def scored_rows(
     instance("features", table, Mapping, "a mapping of column names to values, or a data frame")
     named = predictions if isinstance(predictions, Mapping) else {PREDICTED: predictions}
     arguments = _name_arguments(named)
-    given = {arguments[name]: values for name, values in named.items()}
-    given |= {"labels": labels, "sample_weight": sample_weight}
-    warn_of_other_order(**{str(name): values for name, values in table.items()} | given)
+    warn_of_other_order(
+        **{str(name): values for name, values in table.items()},
+        **{arguments[name]: values for name, values in named.items()},
+        labels=labels,
+        sample_weight=sample_weight,
+    )
     # The weights decide which rows count, so they are read before everything else.
     counted = counted_rows(sample_weight)
     read = {
@@ -120,7 +123,7 @@ def scored_rows(
     if not (may_be_classes and any(map(is_of_classes, read.values()))):
         y = flat_array(y, "labels")
         read = {name: flat_array(values, arguments[name]) for name, values in read.items()}
-    if not len(y):
+    if not (len(y) and read):
         raise ValueError("Arguments `labels` and `predictions` must hold rows. Received: none.")
     values = {
         name: flat_array(exact_array(counted.of(column, repr(name)), repr(name)), str(name))
