@@ -59,8 +59,8 @@ def update_metrics(
             step = tf.function(update, reduce_retracing=True, autograph=False)
 
 
-def named_metrics(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
-    """Name → metric; raises for equal names, and for values that are not metrics."""
+def named_metrics(metrics: Metrics, taken: Iterable[str]) -> dict[str, keras.metrics.Metric]:
+    """Name → metric; raises for equal or taken names, and for values that are not metrics."""
     if isinstance(metrics, Mapping):
         named = [*metrics.items()]
     else:
@@ -72,4 +72,6 @@ def named_metrics(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
         raise refused(
             "metrics", "of different names", [name for name, _ in named], "Or pass name → metric."
         )
+    if clash := dict(named).keys() & set(taken):
+        raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
     return dict(named)
