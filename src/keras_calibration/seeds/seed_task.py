@@ -130,14 +130,10 @@ def fit_seed(task: SeedTask, seed: int) -> None:
 @contextlib.contextmanager
 def own_random_numbers() -> Iterator[None]:
     """Restores the state of the user's random numbers and layer names after the block."""
-    state = random.getstate()
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    try:
-        with throwaway_layers():
-            yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
+    with contextlib.ExitStack() as at_end, throwaway_layers():
+        at_end.callback(random.setstate, random.getstate())
+        at_end.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
+        yield
 
 
 def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
