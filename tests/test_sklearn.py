@@ -347,6 +347,17 @@ def test_a_classifier_with_other_classes_is_refused():
         NeuralCalibrator(Renumbering(), methods="platt").fit(x, y + 1)
 
 
+@pytest.mark.parametrize("weight", [None, 0.0])
+def test_rows_without_a_class_of_a_frozen_classifier_are_refused(weight):
+    x, y = make_rows(60)
+    names = np.where(y == 1, "yes", "no")
+    base = FrozenEstimator(GaussianNB().fit(x, names))
+    used = names == "no" if weight is None else np.full(60, True)
+    weights = None if weight is None else np.where(names == "yes", weight, 1.0)
+    with pytest.raises(ValueError, match=r"`y`.*\['yes'\]"):
+        NeuralCalibrator(base).fit(x[used], names[used], weights)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks():

@@ -37,8 +37,8 @@ def times_of(values: Any, name: str) -> np.ndarray:
             raise ValueError(
                 f"Argument `{name}` must hold numbers or dates. Received: {type(time).__name__} "
                 f"values, such as {time!r}. Convert them, for example strings with "
-                "pandas.to_datetime, and periods of pandas with to_timestamp. Of `calibrate`, a "
-                "time with a gap is a tuple of these two."
+                "pandas.to_datetime, and periods of pandas with to_timestamp. Times with a gap "
+                "between them are a tuple, (times, gap)."
             )
     return numbers_of(array, name).astype(np.float64).reshape(-1)
 

@@ -140,6 +140,12 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             if sample_weight is None
             else _check_sample_weight(sample_weight, X, dtype=np.float64)
         )
+        counted = y if weights is None else np.asarray(y)[weights > 0]
+        if absent := np.setdiff1d(self.classes_, counted).tolist():
+            raise ValueError(
+                "Argument `y` must hold every class of the classifier where the weight is above 0. "
+                f"Received: no rows of {absent}. Use more rows, or a classifier without them."
+            )
         if is_frozen and self.cv is not None:
             warn("Argument `cv` has no effect on a frozen classifier.")
         if is_frozen:

@@ -170,6 +170,12 @@ def test_nested_inputs_are_exact_too():
         inputs_of({**x, "numbers": [["a"], [[3]]]}, expected)
 
 
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_column_of_another_width_is_refused_by_name(width):
+    with pytest.raises(ValueError, match=rf"'x'.*\(None, 3\).*\(5, {width}\)"):
+        inputs_of({"x": np.zeros((5, width))}, {"x": keras.Input((3,))})
+
+
 def test_tables_that_cannot_be_read_say_so():
     frame = pd.DataFrame([[1, 2, 3, 4, 5]], columns=["site", "site", 0, "0", "price"])
     inputs_of(frame, {"price": keras.Input(())})

@@ -212,6 +212,8 @@ def test_what_the_rows_do_not_allow_is_left_out():
         ({"folds": "weeks"}, "`folds`"),
         ({"folds": np.zeros(NUM_ROWS, int)}, "`folds`"),
         ({"fields": ["sites"]}, "`fields`"),
+        ({"fields": None}, "`fields`"),
+        ({"numeric": None}, "`numeric`"),
         ({"fields": ["price"]}, "Input .price. must hold ids"),
         ({"numeric": ["prize"]}, "`numeric`"),
         ({"sample_weight": np.zeros(NUM_ROWS)}, "`sample_weight` must be positive"),

@@ -90,6 +90,7 @@ LOGITS, LABELS, COLUMNS = make_rows()
         ((LOGITS, LABELS), {"from_logits": False}, "`scores` .*pass from_logits=True"),
         ((np.c_[1 - LABELS, LABELS], LABELS), {"from_logits": False}, r"predict_proba\(x\)\[:, 1"),
         ((np.zeros((9, 3, 1)), np.zeros(9)), {}, "`scores`"),
+        ((LOGITS, LABELS, COLUMNS), {"fields": None}, "`fields`"),
         ((LOGITS, LABELS, COLUMNS), {}, "`fields` or `numeric`"),
         (
             (LOGITS, LABELS, COLUMNS),

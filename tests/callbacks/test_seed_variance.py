@@ -238,7 +238,8 @@ def test_says_that_the_monitored_metric_was_never_in_the_logs(tmp_path):
         ({"seed": "one"}, "seed='one'"),
         ({"monitor": ["loss"]}, r"`monitor`"),
         ({"configuration": object()}, "`configuration`"),
-        ({"configurations": 1}, "remove"),
+        ({"configurations": 1}, "'configurations'.*Did you mean 'configuration'"),
+        ({"status": "done"}, "'status'"),
     ],
 )
 def test_refuses_wrong_arguments_before_training(tmp_path, arguments, message):

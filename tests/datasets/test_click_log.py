@@ -108,10 +108,11 @@ def test_some_features_of_a_part_and_what_is_refused(table):
     features, labels = table.part("test", ["device"])
     assert list(features) == ["device"]
     assert features["device"].shape == labels.shape
+    assert list(table.part("test", "device")[0]) == ["device"]
     with pytest.raises(KeyError, match="devise"):
         table.part("test", ["devise"])
     with pytest.raises(ValueError, match=r"name='tain'\. Did you mean 'train'"):
         table.part("tain")
-    for num_rows in (-1, 0, 4):
+    for num_rows in (-1, 0, 4, 10.5, None):
         with pytest.raises(ValueError, match=f"num_rows={num_rows}"):
             generate_click_log(num_rows)

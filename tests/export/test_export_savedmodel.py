@@ -153,6 +153,7 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("path", None),
         ("version", "last"),
         ("version", -1),
         ("version", np.float64(2)),
@@ -165,7 +166,7 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
 )
 def test_arguments_out_of_their_range(name, value, tmp_path):
     with pytest.raises(ValueError, match=f"`?{name}.*Received: "):
-        kc.export_savedmodel(small_model(), tmp_path / "1", **{name: value})
+        kc.export_savedmodel(small_model(), **{"path": tmp_path / "1", name: value})
     assert not list(tmp_path.iterdir())
 
 

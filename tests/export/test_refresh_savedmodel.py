@@ -265,6 +265,9 @@ TAMPERED = {
     "no provenance entry": lambda path, other: edit_provenance(path, files_sha256=None),
     "another version": mix,
     "no quantiles": lambda path, other: edit_provenance(path, logits={"num_rows": 3}),
+    "no range": lambda path, other: edit_provenance(
+        path, logits={**provenance_of(path)["logits"], "min": None}
+    ),
     "no level": lambda path, other: edit_provenance(path, interval="0.9"),
 }
 

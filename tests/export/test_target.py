@@ -114,6 +114,16 @@ def test_two_that_choose_the_same_number_get_two_numbers(tmp_path, monkeypatch):
     assert [(tmp_path / name / "model").read_text() for name in "12"] == ["other", "this"]
 
 
+@pytest.mark.parametrize("version", [None, "next"])
+def test_an_export_that_fails_leaves_no_folder(version, tmp_path):
+    place = Target(tmp_path / "a" / "b", version)
+    with contextlib.suppress(KeyError), place.temporary_path() as path:
+        path.mkdir()
+        raise KeyError("a converter")
+    assert names_in(tmp_path) == []
+    assert put(place).is_dir()
+
+
 def test_exports_that_fail_leave_those_of_others(tmp_path):
     moved, place = [], Target(tmp_path / "a" / "b", "next")
 

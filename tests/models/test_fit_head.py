@@ -71,6 +71,12 @@ def test_it_prints_its_summary(capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_word_in_place_of_a_bool_is_refused():
+    x, labels = draw(100)
+    with pytest.raises(ValueError, match="`only_if_better`"):
+        kc.fit_head(make_model(PlattScaling()), x, labels, only_if_better="no")
+
+
 def test_what_is_wrong_is_said_once():
     x, labels = draw(900)
     x["l"] = 1 / (1 + np.exp(-x["l"]))  # probabilities in place of logits

@@ -57,6 +57,7 @@ def test_ties_share_a_bin_and_empty_bins_are_dropped():
     bins = bin_by_mass([0.2] * 8 + [0.5, 0.7], num_bins=5)
     np.testing.assert_array_equal(bins, [0] * 8 + [1] * 2)
     np.testing.assert_array_equal(bin_by_mass(np.full(7, 0.3), num_bins=5), 0)
+    assert bin_by_mass([], num_bins=5).shape == (0,)
 
 
 def test_integer_weights_are_repeated_rows(rows):
@@ -178,11 +179,21 @@ def test_dollars_in_names_are_no_formula(rows, tmp_path, monkeypatch):
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"num_bins": 0}, "num_bins"),
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"num_bins": 2.5}, "num_bins"),
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"from_logits": "yes"}, "from_logits"),
+        (ReliabilityDisplay.from_predictions, ([0], {}), {}, "`predictions`"),
+        (FieldDisplay.from_predictions, ([0], {}, [0]), {}, "`predictions`"),
+        (FieldDisplay.from_predictions, ([0], [0.1], [0]), {"num_values_shown": 2.5}, "num_values"),
         (FieldDisplay.from_predictions, ([0, 1], [0.1, 0.2], [0]), {}, "field"),
         (FieldDisplay.from_predictions, ([0], [0.1], [0]), {"num_values_shown": 0}, "num_values"),
         (group_rates, ([0], [0.1], [-1], 3), {}, "groups"),
         (group_rates, ([0], [0.1], np.array([-1]).astype("uint32"), 3), {}, "groups"),
         (group_rates, ([0], [0.1], [0.5], 3), {}, "groups"),
+        (group_rates, ([0], [0.1], [0], 2.5), {}, "num_groups"),
+        (group_rates, (["no"], [0.1], [0], 1), {}, "labels"),
+        (group_rates, ([0], [0.1, 0.2], [0], 1), {}, "probabilities"),
+        (group_rates, ([0], [0.1], [0], 1, [1, 1]), {}, "sample_weight"),
+        (bin_by_mass, (["no"], 2), {}, "probabilities"),
+        (bin_by_mass, ([0.1], 2, [1, 1]), {}, "sample_weight"),
+        (bin_by_mass, ([0.1], 2, [-1]), {}, "sample_weight"),
     ],
 )
 def test_bad_rows_are_refused(make, arguments, options, message):
@@ -194,6 +205,7 @@ def test_bad_rows_are_refused(make, arguments, options, message):
     ("values", "names"),
     [
         (np.array(["b", None, "b"], object), ("b", "missing")),
+        ([0.5, np.nan, 0.5], ("0.5", "missing")),
         ([0.5, -1, 0.5], ("0.5", "-1.0")),
         ([-3, 2 * 10**9, -3], ("-3", "2000000000")),
     ],

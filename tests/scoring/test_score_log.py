@@ -187,6 +187,15 @@ def test_metrics_of_periods_have_names():
                 assert named[year][kind + name] == pytest.approx(expected, nan_ok=True)
 
 
+@pytest.mark.parametrize("name", ["site_field_ece", "site_field_rce"])
+def test_a_metric_cannot_have_the_name_of_a_field_error(name):
+    log, loss = ScoredLog(frame(), fields=["site"], timestamp="at"), LogLoss(name=name)
+    sums = log_sums(log, log_queries(log, loss), verbose=0)
+    for rows, measure in ((log, score), (sums, score), (log, score_by_period)):
+        with pytest.raises(ValueError, match=rf"twice: \['{name}'\]"):
+            measure(rows, loss, verbose=0)
+
+
 def test_fields_may_have_the_names_of_columns_that_are_computed():
     names = ["y", "w", "P", "l", "k", "t2", "bin", "given", "loss_0", "valid_label", "given_label"]
     rows = frame().assign(**dict.fromkeys(names, SITE))

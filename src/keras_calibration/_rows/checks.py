@@ -64,8 +64,9 @@ def check_rows(
         {name: (*np.shape(c), 0)[0] for name, c in columns.items() if c is not None},
     )
     if from_logits:
+        is_finite = np.isfinite(read.reshape(len(read), -1)).all(axis=1)
         refuse_rows(
-            np.asarray(~np.isfinite(read.reshape(len(read), -1)).all(axis=1)),
+            np.asarray(~is_finite),
             read,
             f"Argument `{argument}` must be finite.",
             "Check these rows for missing features.",

@@ -63,7 +63,11 @@ def as_csr(values: Any) -> Any:
 
 def flat_numbers(values: ArrayLike, name: str) -> np.ndarray:
     """Logits, labels or weights (n,) or (n, 1) as an array (n,) in float64."""
-    array = numbers_of(values, name).astype(np.float64)
+    return flat_array(numbers_of(values, name).astype(np.float64), name)
+
+
+def flat_array(array: np.ndarray, name: str) -> np.ndarray:
+    """An array (n,) or (n, 1) as (n,); raises for other shapes."""
     one_column(name, array.shape)
     return array.reshape(-1)
 

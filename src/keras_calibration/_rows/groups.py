@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import one_column, same_rows
+from calibration_records._check import same_rows
 from calibration_records._columns import as_array, column_of, ids_of, is_missing, refuse_rows
-from keras_calibration._rows.columns import in_place_of_names
+from keras_calibration._rows.columns import flat_array, in_place_of_names
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import ALL, Counted
 
@@ -35,10 +35,8 @@ def with_groups(
     if groups is None:
         return rows
     (groups,), _ = in_place_of_names(columns, (), groups=groups)
-    column = as_array(counted.of(groups, "'groups'"), "'groups'")
-    one_column("groups", column.shape)
-    same_rows("groups", len(column), len(rows), "row")
-    values = column.reshape(-1)
+    values = flat_array(as_array(counted.of(groups, "'groups'"), "'groups'"), "groups")
+    same_rows("groups", len(values), len(rows), "row")
     # Only objects and floats can hold missing groups, which are not one group, and fractions.
     if values.dtype.kind in "Of":
         refuse_rows(

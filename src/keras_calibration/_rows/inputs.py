@@ -256,6 +256,15 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     if is_symbolic(column):
         return _assert_exact(column, name, dtype, is_id)
     array = column if isinstance(column, np.ndarray) else np.asarray(column)
+    # Here, because Keras' error does not name the input.
+    sizes = list(zip(array.shape, expected.shape, strict=False))[1:]
+    if array.ndim == len(expected.shape) and any(
+        fixed not in (None, size) for size, fixed in sizes
+    ):
+        raise ValueError(
+            f"Input {name} of the model must have shape {expected.shape}. Received: shape "
+            f"{array.shape}."
+        )
     # A column of strings without any value arrives as floats, all NaN.
     if array.dtype.kind == "f" and dtype == "string" and np.isnan(array).all():
         missing = np.full(array.shape, None, object)

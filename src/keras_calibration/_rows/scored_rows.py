@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration_records._check import instance, known, one_column
+from calibration_records._check import instance, known
 from calibration_records._columns import (
     by_name,
     check_same_rows,
@@ -22,6 +22,7 @@ from calibration_records._columns import (
 )
 from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.checks import is_of_classes, warn_if_swapped
+from keras_calibration._rows.columns import flat_array
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._rows.weights import Counted, counted_rows
 
@@ -106,9 +107,12 @@ def scored_rows(
     instance("features", table, Mapping, "a mapping of column names to values, or a data frame")
     named = predictions if isinstance(predictions, Mapping) else {PREDICTED: predictions}
     arguments = _name_arguments(named)
-    given = {arguments[name]: values for name, values in named.items()}
-    given |= {"labels": labels, "sample_weight": sample_weight}
-    warn_of_other_order(**{str(name): values for name, values in table.items()} | given)
+    warn_of_other_order(
+        **{str(name): values for name, values in table.items()},
+        **{arguments[name]: values for name, values in named.items()},
+        labels=labels,
+        sample_weight=sample_weight,
+    )
     # The weights decide which rows count, so they are read before everything else.
     counted = counted_rows(sample_weight)
     read = {
@@ -117,12 +121,12 @@ def scored_rows(
     }
     y = numbers_of(counted.of(labels, "labels"), "labels")
     if not (may_be_classes and any(map(is_of_classes, read.values()))):
-        y = _flatten(y, "labels")
-        read = {name: _flatten(values, arguments[name]) for name, values in read.items()}
-    if not len(y):
+        y = flat_array(y, "labels")
+        read = {name: flat_array(values, arguments[name]) for name, values in read.items()}
+    if not (len(y) and read):
         raise ValueError("Arguments `labels` and `predictions` must hold rows. Received: none.")
     values = {
-        name: _flatten(exact_array(counted.of(column, repr(name)), repr(name)), str(name))
+        name: flat_array(exact_array(counted.of(column, repr(name)), repr(name)), str(name))
         for name, column in table.items()
     }
     sizes = {"labels": len(y)} | {arguments[name]: len(p) for name, p in read.items()}
@@ -145,8 +149,3 @@ def _name_arguments(named: Mapping[str, Any]) -> dict[str, str]:
     if list(named) == [PREDICTED]:
         return {PREDICTED: "predictions"}
     return {name: f"predictions[{name!r}]" for name in named}
-
-
-def _flatten(values: np.ndarray, name: str) -> np.ndarray:
-    one_column(name, values.shape)
-    return values.reshape(-1)

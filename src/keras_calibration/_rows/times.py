@@ -58,25 +58,21 @@ def with_times(
     times = times_of(counted.of(time, "time"), "time")
     same_rows("time", len(times), len(rows), "row")
     are_dates = times.dtype.kind == "M"
-    missing = np.isnat(times) if are_dates else ~np.isfinite(times)
     refuse_rows(
-        missing,
+        ~np.isfinite(times),  # NaT is not finite either
         times,
         "Argument `time` must have the time of each row.",
         "Drop rows without a time.",
         counted.numbers,
     )
     _warn_of_numbers_of_dates(times)
-    if are_dates:
-        days = (times - np.datetime64(0, "us")) / DAY
-        _warn_of_far_times(days, rows.row_weights, times)
-        return replace(rows, times=days, time_unit="day")
+    numbers = (times - np.datetime64(0, "us")) / DAY if are_dates else times
     # Times that float64 hardly tells apart would put rows of different times into one block.
-    least = max(_SHORTEST, _SMALLEST_SHARE * float(np.abs(times).max()))
-    if np.ptp(times) and not least < np.ptp(times) < _LONGEST:
+    least = max(_SHORTEST, _SMALLEST_SHARE * float(np.abs(numbers).max()))
+    if not are_dates and np.ptp(times) and not least < np.ptp(times) < _LONGEST:
         raise refused("time", "distinct as floats, for example times since the first", times)
-    _warn_of_far_times(times, rows.row_weights, times)
-    return replace(rows, times=times)
+    _warn_of_far_times(numbers, rows.row_weights, times)
+    return replace(rows, times=numbers, time_unit="day" if are_dates else "")
 
 
 def _warn_of_far_times(times: np.ndarray, weights: np.ndarray, given: np.ndarray) -> None:

@@ -102,8 +102,8 @@ def combinations(
 def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
     """Names of the distinct values of a column, sorted, and the number of each row's value.
 
-    Among Python objects, missing values of all kinds are one value, "missing". Values that differ
-    but print alike, such as 1 and "1", stay different: the name of the text has quotes.
+    Missing values of all kinds are one value, "missing". Python objects that differ but print
+    alike, such as 1 and "1", stay different: the name of the text has quotes.
 
     Example:
         >>> distinct_values(np.array([1, "1", None, 1.0], object))
@@ -112,7 +112,9 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
     if values.dtype.kind != "O":
         texts = np.char.decode(values, "utf-8", _UNREADABLE) if values.dtype.kind == "S" else values
         distinct, ids = np.unique(texts, return_inverse=True)
-        return [str(value) for value in distinct], ids.reshape(-1)
+        # NaN and NaT differ from themselves.
+        names = ["missing" if value != value else str(value) for value in distinct]
+        return names, ids.reshape(-1)
     # Objects of mixed types cannot be sorted, but their keys, pairs of text, can.
     keys = [_identify_value(value) for value in values.reshape(-1).tolist()]
     ordered = sorted(set(keys))

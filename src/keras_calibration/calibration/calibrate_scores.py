@@ -110,9 +110,10 @@ def calibrate_scores(
         array([[0.4],
                [0.2]], dtype=float32)
     """
-    fields = fields if isinstance(fields, Mapping) else names_of(fields)
     time, gap = time_and_gap(time, folds)
-    asked = Asked(methods, fields, checked_numeric(numeric, fields), folds, verbose)
+    numeric = checked_numeric(numeric, fields)
+    fields = fields if isinstance(fields, Mapping) else names_of(fields)
+    asked = Asked(methods, fields, numeric, folds, verbose)
     names = [*fields, *asked.numeric]
     if bad := [name for name in names if name == SCORE or "/" in str(name)]:
         raise ValueError(

@@ -347,8 +347,11 @@ class CalibrationReport(ShownAsText):
             )
         notes = [f"{method}{by_field}; s: seconds of all fits of a candidate."]
         if self.present is not None:
-            seen = ", which was fitted to these rows: it is scored by fits of it to the other folds"
-            seen = seen if self.is_present_cross_fitted else ""
+            seen = (
+                ", which was fitted to these rows: it is scored by fits of it to the other folds"
+                if self.is_present_cross_fitted
+                else ""
+            )
             notes.append(f"'identity' is the model with its head {self.present!r}{seen}.")
         # The figure and the chance figure stand side by side, so that a reader can judge the F-ECE.
         if field_name in self.chance_after:

@@ -84,13 +84,7 @@ def candidates(
             Candidate("vector", lambda: VectorScaling(num_classes)),
         ]
 
-    def curve() -> ILPS:
-        return ILPS(smoothness="auto", monotonic="strict")
-
-    def neural() -> Head:
-        return NeuralCalibration(
-            curve(), FieldNetwork(fields, numeric, seed=0), num_members=num_folds
-        )
+    curve = functools.partial(ILPS, smoothness="auto", monotonic="strict")
 
     def with_level(name: str, **columns: Any) -> dict[str, Callable[..., Head]]:
         """A curve with the effects of columns; if rows have times, also one with a level."""
@@ -124,7 +118,9 @@ def candidates(
     if (fields or numeric) and effort != QUICK:
         heads["trees"] = functools.partial(BoostedTrees, fields, numeric)
     if (fields or numeric) and effort == THOROUGH:
-        heads[NEURAL] = neural
+        heads[NEURAL] = lambda: NeuralCalibration(
+            curve(), FieldNetwork(fields, numeric, seed=0), num_members=num_folds
+        )
     return [Candidate(name, make, bases if name == "trees" else ()) for name, make in heads.items()]
 
 

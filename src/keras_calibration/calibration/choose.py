@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -170,7 +170,9 @@ def planned(rows: Rows, asked: Asked, gap: Any, present: Head | None) -> Plan:
     # time.
     head_reads = () if present is None else present.feature_names
     used = rows.features if head_reads is None else dict.fromkeys([*fields, *numeric, *head_reads])
-    read = _separate_rows(rows, used, asked.folds)
+    read, *_ = rows_apart(rows.only(used), asked.folds)
+    # In canonical order, or by time; a row with a count of 2 occurs twice.
+    read = read if read.times is None else read.take(np.argsort(read.times, kind="stable"))
     # A head that saw these rows would look too good. It may have been fitted to them as they were
     # passed, or in the order and form that they have here.
     is_in_sample = present is not None and any(
@@ -245,12 +247,6 @@ def _add_report_figures(summary: FitSummary, report: CalibrationReport, rows: Ro
         # A refresh of the exported model compares its new rows with this description.
         logits=describe_logits(rows.logits, "fit", rows.weights),
     )
-
-
-def _separate_rows(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
-    """The rows in canonical order, or by time; a row with a count of 2 occurs twice."""
-    rows, *_ = rows_apart(rows.only(used), folds)
-    return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
 
 
 def _predict_present(

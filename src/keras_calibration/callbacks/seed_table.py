@@ -60,8 +60,9 @@ def seed_table(
     rows = [["metric", "value"] if is_single else ["metric", "seeds", "mean", "std", "min", "max"]]
     for name, found in shown.items():
         # One digit more than the spread leaves: least and largest are values of a run.
+        digits = found["std"] / 10
         mean, std, low, high = (
-            "" if math.isnan(found[name]) else to_error(found[name], found["std"] / 10)
+            "" if math.isnan(found[name]) else to_error(found[name], digits)
             for name in ("mean", "std", "min", "max")
         )
         cells = [mean] if is_single else [f"{found['count']:.0f}", mean, std, low, high]

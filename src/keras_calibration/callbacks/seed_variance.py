@@ -14,7 +14,7 @@ import joblib
 import keras
 import numpy as np
 
-from calibration_records._check import instance, integer
+from calibration_records._check import instance, integer, known
 from calibration_records._warn import warn
 from calibration_records.runs.guarded import begin_run, end_run, read_runs
 from calibration_records.runs.ledger import Ledger
@@ -146,6 +146,11 @@ class SeedVariance(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         instance("monitor", monitor, str | None, "the name of one metric, or None")  # type: ignore[arg-type]
+        known(
+            "Other arguments of SeedVariance must be fields of the record",
+            record,
+            [*RecordFields.__annotations__],
+        )
         self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
         # Validated here, so that errors show before the data are loaded.
         self._record = validate_record(
@@ -380,7 +385,6 @@ def _hash_weights(model: keras.Model) -> str | None:
 
 
 def _find_version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """The version of a package; None if it is not installed."""
+    found = importlib.metadata.distributions(name=package)
+    return next((distribution.version for distribution in found), None)

@@ -124,8 +124,9 @@ def _draw_ids(
     early = np.cumsum(np.where(ids % 10 == 9, 0.0, weights))
     late = np.cumsum(weights)
     uniform = generator.random(redesigned.size)
+    is_late = generator.random(redesigned.size) < redesigned
     return np.where(
-        generator.random(redesigned.size) < redesigned,
+        is_late,
         np.searchsorted(late, uniform * late[-1], side="right"),
         np.searchsorted(early, uniform * early[-1], side="right"),
     ).astype(np.int32)

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration_records._check import at_least, one_of
+from calibration_records._check import integer, one_of
+from calibration_records._columns import names_of
 
 PARTS = ("train", "development", "test")
 
 
 def split_parts(num_rows: int) -> dict[str, slice]:
     """The 60/20/20 split of rows in split order: the slice of each part, none of them empty."""
-    at_least("num_rows", num_rows, 5, "It is split into train, development and test.")
+    integer("num_rows", num_rows, 5, "It is split into train, development and test.")
     borders = (0, int(0.6 * num_rows), int(0.8 * num_rows), num_rows)
     return {part: slice(borders[i], borders[i + 1]) for i, part in enumerate(PARTS)}
 
@@ -79,6 +80,6 @@ class Table:
             KeyError: If there is no such feature.
         """
         one_of("name", name, [*self.parts])
-        names = self.features if columns is None else columns
+        names = self.features if columns is None else names_of(columns)
         rows = self.parts[name]
         return {column: self.features[column][rows] for column in names}, self.labels[rows]

@@ -122,8 +122,9 @@ class Spec:
     @cached_property
     def head_inputs(self) -> dict[str, tf.TensorSpec]:
         """The same for `logit` and the features of the head."""
+        logit = self.match.base_outputs[LOGIT_OUTPUT]
         return {
-            LOGIT_OUTPUT: _build_tensor_spec(LOGIT_OUTPUT, self.match.base_outputs[LOGIT_OUTPUT]),
+            LOGIT_OUTPUT: _build_tensor_spec(LOGIT_OUTPUT, logit),
             **tensor_specs(self.match.features),
         }
 

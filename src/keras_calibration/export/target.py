@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from calibration_records._check import integer, refused
+from calibration_records._check import instance, integer, refused
 from calibration_records._files import sync
 
 # Not a number, so that TensorFlow Serving does not take it for a version.
@@ -47,11 +48,17 @@ class Target:
                 f"Look at {str(folder)!r}.",
             )
 
+    @property
+    def _folder(self) -> Path:
+        """The folder in which the place is."""
+        return self.path.parent if self.version is None else self.path
+
     @contextlib.contextmanager
     def temporary_path(self) -> Iterator[Path]:
-        """A path in a temporary folder next to the place, for writing the export."""
-        parent = self.path.parent if self.version is None else self.path
-        parent.mkdir(parents=True, exist_ok=True)
+        """A path in a temporary folder next to the place or above it, for writing the export."""
+        # Folders are made when the export moves: after an error, none is left.
+        above = (self._folder, *self._folder.parents)
+        parent = next(folder for folder in above if folder.is_dir())
         with tempfile.TemporaryDirectory(
             prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True
         ) as folder:
@@ -66,6 +73,7 @@ class Target:
         # All contents reach the disk before the name does: a crash leaves no half-written version.
         for path in (source, *source.rglob("*")):
             sync(path)
+        self._folder.mkdir(parents=True, exist_ok=True)
         while True:
             name = (
                 1 + max(versions_in(self.path), default=0) if self.version == NEXT else self.version
@@ -87,7 +95,7 @@ class Target:
                 if self.version != NEXT:
                     raise self._build_path_error(target) from error
                 continue
-            sync(target.parent)
+            sync(self._folder)
             return target
 
     def _build_path_error(self, path: Path) -> ValueError:
@@ -96,6 +104,12 @@ class Target:
             f"Argument `path` must be new. Received: path={str(path)!r}, which exists. An export "
             f"never overwrites: choose a new {new}."
         )
+
+
+def as_path(path: object) -> Path:
+    """The argument `path` of a user; raises if it is no path."""
+    instance("path", path, (str, os.PathLike), "a path")
+    return Path(cast(str, path))
 
 
 def versions_in(folder: Path) -> dict[int, Path]:

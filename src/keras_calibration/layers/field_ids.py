@@ -93,6 +93,8 @@ def checked_numeric(numeric: str | Sequence[str], fields: Iterable[str]) -> tupl
         >>> checked_numeric("price", {"site": 3})
         ('price',)
     """
+    for argument, given in (("fields", fields), ("numeric", numeric)):
+        instance(argument, given, Iterable, "names of columns; an empty list for none")
     names = tuple(names_of(numeric))
     if both := sorted({*names}.intersection(names_of(fields))):
         raise refused("numeric", "of other columns than `fields`", both, "Name each column once.")

@@ -281,6 +281,8 @@ class RunningSum:
             if metric.dtype == "float32"
             else None
         )
+        # The total and, in float32, its accumulated rounding error.
+        self.variables = [part for part in (self._total, self._rest) if part is not None]
 
     def add(self, values: Tensor) -> None:
         """Adds the sum of a batch."""
@@ -291,11 +293,6 @@ class RunningSum:
         total, rest = two_sum(ops.convert_to_tensor(self._total), values)
         self._total.assign(total)
         self._rest.assign_add(rest)
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """The total and, in float32, its accumulated rounding error."""
-        return [self._total] if self._rest is None else [self._total, self._rest]
 
     def _merge(self, other: RunningSum) -> None:
         """Adds another sum, with the rounding errors of both."""

@@ -149,7 +149,8 @@ def _compute_loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Ten
 def _compute_mean(sums: Tensor, labels: Tensor, beta: Tensor) -> Tensor:
     """The mean log loss of softmax(β l)."""
     # Σ w log loss is F(β) - β Σ w d_y, from the sums alone.
-    return ops.sum(log_partition_sum(sums, beta) - beta * labels[:, 1]) / ops.sum(labels[:, 0])
+    losses = log_partition_sum(sums, beta) - beta * labels[:, 1]
+    return ops.sum(losses) / ops.sum(labels[:, 0])
 
 
 _compiled_summary = compiled(temperature_summary)

@@ -19,10 +19,12 @@ class FieldMetrics(keras.metrics.Metric):
 
     def __init__(self, field_metrics: MetricsByField) -> None:
         super().__init__(name="field_metrics")
-        self.by_field: dict[str, list[keras.metrics.Metric]] = {}
-        for field, metrics in field_metrics.items():
-            self.by_field[field] = list(metrics) if isinstance(metrics, Sequence) else [metrics]
-            _check(field, self.by_field[field])
+        self.by_field = {
+            field: list(metrics) if isinstance(metrics, Sequence) else [metrics]
+            for field, metrics in field_metrics.items()
+        }
+        for field, metrics in self.by_field.items():
+            _check(field, metrics)
         named = self.named_metrics()
         # No name twice, and no metric object twice: it would add up the rows of two fields.
         if not len(named) == len(dict(named)) == len({id(metric) for _, metric in named}):
@@ -30,11 +32,6 @@ class FieldMetrics(keras.metrics.Metric):
                 "Each field must have its own metrics, with different names within the field. "
                 f"Received: field_metrics={dict(field_metrics)!r}."
             )
-
-    @property
-    def fields(self) -> list[str]:
-        """Names of all fields that a metric reads."""
-        return list(self.by_field)
 
     def check_ids(self, field_ids: Mapping[str, Any]) -> None:
         """Raises if arrays of ids are outside the values of a field error."""
@@ -55,7 +52,7 @@ class FieldMetrics(keras.metrics.Metric):
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None, field_ids: Any = None
     ) -> None:
-        """Adds rows; `field_ids` maps each of `fields` to its ids (n,)."""
+        """Adds rows; `field_ids` maps each field to its ids (n,)."""
         for field, metrics in self.by_field.items():
             for metric in metrics:
                 metric.update_state(y_true, y_pred, sample_weight, field=field_ids[field])

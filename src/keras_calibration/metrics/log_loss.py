@@ -58,9 +58,8 @@ class LogLoss(AdditiveMetric):
         labels, logits, weights = logit_rows(
             y_true, y_pred, sample_weight, self.from_logits, self.dtype
         )
-        self._sums.add(
-            ops.stack([ops.sum(weights * log_loss_from_logits(labels, logits)), ops.sum(weights)])
-        )
+        losses = weights * log_loss_from_logits(labels, logits)
+        self._sums.add(ops.stack([ops.sum(losses), ops.sum(weights)]))
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
         """The sums of a scored log that make up `sum_shapes`."""

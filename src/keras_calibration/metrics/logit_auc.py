@@ -98,7 +98,8 @@ class LogitAUC(AdditiveMetric):
             return auc
         # The share of (positive, negative) pairs with both logits in the first bin, or in the last.
         ends = histogram[:: RANK_BINS.num_bins - 1] / ops.sum(histogram, axis=0)
-        return ops.where(ops.sum(ops.prod(ends, axis=-1)) <= _MOST_TIED, auc, float("nan"))
+        tied = ops.sum(ops.prod(ends, axis=-1))
+        return ops.where(tied <= _MOST_TIED, auc, float("nan"))
 
 
 def _warn_of_narrow(logits: Tensor) -> None:

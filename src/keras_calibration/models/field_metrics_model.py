@@ -133,7 +133,7 @@ class FieldMetricsModel(keras.Model):
     ) -> dict[str, Tensor]:
         """Updates all metrics and returns their results."""
         if self._field_metrics is not None:
-            field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.fields}
+            field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.by_field}
             # Keras calls this method at each step of training and evaluation, with x: the place
             # where a metric can get a feature.
             self._field_metrics.update_state(*_pick_one_output(y, y_pred, sample_weight), field_ids)

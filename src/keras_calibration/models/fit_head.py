@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import instance
 from keras_calibration._graph.head_in_model import HeadInModel, find_head, find_heads
 from keras_calibration._rows.reader import given_labels
 from keras_calibration._typing import Data
@@ -97,6 +98,7 @@ def fit_head(
         >>> bool(abs(model.predict(x, verbose=0).mean() - y.mean()) < 1e-3)
         True
     """
+    instance("only_if_better", only_if_better, (bool, np.bool_), "a bool")
     heads = find_heads(model)
     are_several = len({id(match.calibrated) for match in heads}) > 1
     to_fit: list[Any] = _find_outputs_to_fit(heads, x, y) if are_several else [None]

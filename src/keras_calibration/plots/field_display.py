@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import at_least
+from calibration_records._check import integer
 from calibration_records._display import GUIDE_COLOR, STYLES, Display, as_label
 from keras_calibration._rows.scored_rows import scored_rows
 from keras_calibration.plots.rates import Rates, rates_by_value
@@ -94,7 +94,7 @@ class FieldDisplay(Display):
             >>> display.value_names, display.curves["predicted"].num_rows
             (('7', '3'), array([2, 1]))
         """
-        at_least("num_values_shown", num_values_shown, 1)
+        integer("num_values_shown", num_values_shown, 1)
         rows = scored_rows(labels, predictions, sample_weight, {field_name: field}).probabilities(
             from_logits, True
         )

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibration_records._check import integer, refused
+from calibration_records._columns import check_same_rows
+from keras_calibration._rows.columns import flat_array, flat_numbers
 from keras_calibration._rows.scored_rows import ScoredRows
-from keras_calibration._rows.weights import check_counts, check_weights_are
+from keras_calibration._rows.weights import check_counts, check_weights_are, counted_rows
 from keras_calibration._solvers.segments import distinct_values
 
 Floats = NDArray[np.float64]
@@ -92,19 +94,27 @@ def bin_by_mass(
         The bin of each row, int64, shape `(n,)`.
 
     Raises:
-        ValueError: If `num_bins` is below 1.
+        ValueError: If `num_bins` is no integer of at least 1, or the arrays hold no numbers, or
+            differ in length.
 
     Example:
         >>> bin_by_mass([0.1, 0.9, 0.2, 0.3], 2)
         array([0, 1, 0, 1])
     """
     integer("num_bins", num_bins, 1)
-    distinct, inverse = np.unique(np.asarray(probabilities), return_inverse=True)
+    probabilities = flat_numbers(probabilities, "probabilities")
+    counted_rows(sample_weight)  # raises unless they are weights
+    check_same_rows(
+        "Probabilities and weights",
+        {"probabilities": len(probabilities)}
+        | ({} if sample_weight is None else {"sample_weight": len(np.asarray(sample_weight))}),
+    )
+    distinct, inverse = np.unique(probabilities, return_inverse=True)
     mass = np.bincount(inverse, sample_weight, minlength=distinct.size).astype(np.float64)
     above = np.cumsum(mass)
     # The place of each distinct probability in the weight from 0 to 1, by the middle of its own
     # weight.
-    middle = (above - mass / 2.0) / above[-1]
+    middle = (above - mass / 2.0) / above[-1:]
     # Rounding would move a middle that is on an edge to either side, and a factor of the weights
     # could change the side: 1e-9 always moves it up.
     bins = np.minimum(num_bins * middle + 1e-9, num_bins - 1).astype(np.int64)
@@ -141,11 +151,26 @@ def group_rates(
         >>> rates.observed, rates.predicted
         (array([0.5, 1. ]), array([0.4, 0.9]))
     """
-    labels = np.asarray(labels, np.float64)
-    groups = np.asarray(groups)
+    integer("num_groups", num_groups, 0)
+    labels = flat_numbers(labels, "labels")
+    probabilities = flat_numbers(probabilities, "probabilities")
+    groups = flat_array(np.asarray(groups), "groups")
     if groups.dtype.kind not in "iu" or not ((groups >= 0) & (groups < num_groups)).all():
         raise refused("groups", f"whole numbers from 0 to {num_groups - 1}", groups)
-    weights = np.ones_like(labels) if sample_weight is None else np.asarray(sample_weight)
+    weights = (
+        np.ones_like(labels)
+        if sample_weight is None
+        else flat_numbers(sample_weight, "sample_weight")
+    )
+    check_same_rows(
+        "Labels, probabilities, groups and weights",
+        {
+            "labels": len(labels),
+            "probabilities": len(probabilities),
+            "groups": len(groups),
+            "sample_weight": len(weights),
+        },
+    )
     is_counted = weights_are == "counts"
     check_weights_are(weights_are, sample_weight is not None)
     if is_counted:
@@ -165,7 +190,7 @@ def group_rates(
     num_effective = mass if is_counted else total(relative) ** 2 / squares
     lower, upper = wilson_interval(observed, num_effective)
     return Rates(
-        total(weights * np.asarray(probabilities, np.float64)) / divisor,
+        total(weights * probabilities) / divisor,
         observed,
         lower,
         upper,
@@ -198,6 +223,7 @@ def rates_by_value(
         name: group_rates(rows.labels, p, groups, len(names), rows.counted.weights, weights_are)
         for name, p in rows.predictions.items()
     }
-    shown = np.argsort(-next(iter(rates.values())).num_rows, kind="stable")[:num_values_shown]
+    num_rows = next(iter(rates.values())).num_rows
+    shown = np.argsort(-num_rows, kind="stable")[:num_values_shown]
     curves = {name: Rates._make(a[shown] for a in every) for name, every in rates.items()}
     return tuple(names[value] for value in shown), curves

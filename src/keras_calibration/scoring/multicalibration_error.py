@@ -17,7 +17,7 @@ from keras_calibration._rows.columns import in_place_of_names
 from keras_calibration._rows.groups import with_groups
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.scored_rows import scored_rows
-from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are
+from keras_calibration._rows.weights import check_counts, check_weights_are
 from keras_calibration._solvers.cumulative_error import (
     SegmentFigures,
     correlation_in_groups,
@@ -247,9 +247,8 @@ def error_in_folds(rows: Rows, numeric: Sequence[str], max_depth: int) -> Multic
 
     Pass rows with probabilities in place of logits, with weights, and with the fold of each row.
     """
-    weights = rows.row_weights
-    counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
-    return _measure_error(rows, counts.astype(np.int64), numeric, max_depth)
+    counts = np.rint(rows.meant_counts).astype(np.int64)
+    return _measure_error(rows, counts, numeric, max_depth)
 
 
 def _measure_error(
@@ -273,6 +272,7 @@ def _measure_error(
     ]
     y, p, group = rows.labels, rows.logits, rows.groups
     # One correlation ρ for all segments, estimated from the pairs of rows within groups.
+    dependence = None if group is None else (group, correlation_in_groups(y, p, group, counts))
     figures_of = functools.partial(
         figures_in_folds,
         y,
@@ -280,7 +280,7 @@ def _measure_error(
         rows.row_weights,
         counts=counts,
         fold=rows.fold,
-        dependence=None if group is None else (group, correlation_in_groups(y, p, group, counts)),
+        dependence=dependence,
     )
     all_rows = figures_of(np.zeros(len(y), np.int64))
     segments = _list_segments(all_rows, ["all rows"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -67,9 +67,3 @@ def checked_rows(arrays: Any, fields: Collection[str]) -> RowsToScore:
     if read[1].ndim == 1:
         read = [None if column is None else column.reshape(-1, 1) for column in read]
     return RowsToScore._make((*read, ids))
-
-
-def chunks(rows: RowsToScore, chunk_size: int) -> Iterator[RowsToScore]:
-    """Checked rows in pieces of at most `chunk_size` rows, as views."""
-    for start in range(0, len(rows.labels), chunk_size):
-        yield take(rows, slice(start, start + chunk_size))

@@ -6,6 +6,7 @@ import numpy as np
 
 from calibration_records.logs import LogSums, ScoredLog
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
+from keras_calibration.scoring.log_metrics import error_names
 from keras_calibration.scoring.rows_to_score import checked_rows
 from keras_calibration.scoring.score_log import update_from_log
 from keras_calibration.scoring.updates import Metrics, named_metrics, update_metrics
@@ -72,8 +73,9 @@ def score(
         >>> round(scores["calibrated_log_loss"], 1)
         0.5
     """
-    named = named_metrics(metrics)
     by_field = FieldMetrics(field_metrics or {})
+    # By names, before any row is read. Results do not exist yet: asking for them would warn of NaN.
+    named = named_metrics(metrics, [*dict(by_field.named_metrics()), *error_names(rows)])
     has_fields = isinstance(rows, LogSums) or (isinstance(rows, ScoredLog) and rows.fields)
     if not named and not by_field.by_field and not has_fields:
         raise ValueError(
@@ -81,13 +83,10 @@ def score(
         )
     for metric in (*named.values(), by_field):
         metric.reset_state()
-    # By names, before any row is read. Results do not exist yet: asking for them would warn of NaN.
-    if clash := named.keys() & {name for name, _ in by_field.named_metrics()}:
-        raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
     if isinstance(rows, ScoredLog | LogSums):
         errors = update_from_log(rows, named, by_field, verbose)
     else:
-        errors, checked = {}, checked_rows(rows, by_field.fields)
+        errors, checked = {}, checked_rows(rows, by_field.by_field)
         update_metrics(named.values(), by_field, [checked], len(checked.labels), verbose)
     results = {name: metric.result() for name, metric in named.items()} | errors
     return {name: float(value) for name, value in (results | by_field.result()).items()}

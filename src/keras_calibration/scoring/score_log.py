@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 import keras
 
@@ -13,14 +14,15 @@ from calibration_records.logs.compute import is_ray
 from calibration_records.logs.embedded import log_batches
 from calibration_records.logs.query import FIELD, Query
 from calibration_records.logs.rows import Selection
-from calibration_records.logs.scored_log import field_name
 from calibration_records.logs.sums import TOTALS
 from calibration_records.monitoring.bounds import PeriodLosses
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.log_metrics import (
     add_field,
     add_log,
+    error_names,
     field_errors,
+    fields_of,
     has_sums,
     log_queries,
 )
@@ -58,9 +60,8 @@ def update_from_log(
     for field, field_metrics in by_field.by_field.items():
         for metric in field_metrics:
             add_field(metric, sums.table(FIELD + field))
-    if isinstance(log, LogSums):
-        return field_errors(sums)
-    # Metrics without sums in the log read its rows: some take probabilities, the others logits.
+    # Metrics without sums in the log read its rows, which only a `ScoredLog` has: some take
+    # probabilities, the others logits.
     for column, from_logits in (("p", False), ("l", True)):
         # Some metrics of Keras have it in their configuration alone.
         group = [
@@ -70,8 +71,9 @@ def update_from_log(
             == from_logits
         ]
         if group:
-            update_metrics(group, FieldMetrics({}), _read_rows(log, column), sums.num_rows, verbose)
-    return field_errors(sums, map(field_name, log.fields))
+            rows = _read_rows(cast(ScoredLog, log), column)
+            update_metrics(group, FieldMetrics({}), rows, sums.num_rows, verbose)
+    return field_errors(sums, fields_of(log))
 
 
 def score_by_period(
@@ -122,7 +124,7 @@ def score_by_period(
         5.5 (the rolling bias).
     """
     periods = period if isinstance(period, Periods) else Periods(period)
-    named = named_metrics(metrics)
+    named = named_metrics(metrics, error_names(log))
     queries = log_queries(log, [*named.values()])
     totals = queries.pop(TOTALS, Query({}, {}))
     queries["rows"] = dataclasses.replace(totals, sums={"rows": "1", **totals.sums})
@@ -145,7 +147,7 @@ def score_by_period(
                 bias = biases.get(name, math.nan)
                 results[f"rolling_{name}"] = losses.mean_loss(bias)
                 biases[name] = bias if math.isnan(losses.bias) else losses.bias
-        scores[periods.name(start)] = results | field_errors(part)
+        scores[periods.name(start)] = results | field_errors(part, fields_of(part))
     return scores
 
 

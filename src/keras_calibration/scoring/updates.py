@@ -10,8 +10,9 @@ import keras
 from calibration_records._check import refused
 from calibration_records._progress import ProgressBar
 from keras_calibration._rows.checks import warn_if_swapped
+from keras_calibration._rows.columns import take
 from keras_calibration.metrics.field_metrics import FieldMetrics
-from keras_calibration.scoring.rows_to_score import RowsToScore, chunks
+from keras_calibration.scoring.rows_to_score import RowsToScore
 
 Metrics: TypeAlias = (
     keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
@@ -37,7 +38,13 @@ def update_metrics(
     bar = ProgressBar(num_rows, "rows", verbose)
     step: Callable[[RowsToScore], None] = update
     num_done = 0
-    for chunk in (chunk for part in parts for chunk in chunks(part, CHUNK_SIZE)):
+    # Pieces of the parts, as views.
+    chunks = (
+        take(part, slice(start, start + CHUNK_SIZE))
+        for part in parts
+        for start in range(0, len(part.labels), CHUNK_SIZE)
+    )
+    for chunk in chunks:
         field_metrics.check_ids(chunk.fields)
         if not num_done and chunk.predictions.shape[1:] == (1,):
             warn_if_swapped(chunk.labels, chunk.predictions)
@@ -52,8 +59,8 @@ def update_metrics(
             step = tf.function(update, reduce_retracing=True, autograph=False)
 
 
-def named_metrics(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
-    """Name → metric; raises for equal names, and for values that are not metrics."""
+def named_metrics(metrics: Metrics, taken: Iterable[str]) -> dict[str, keras.metrics.Metric]:
+    """Name → metric; raises for equal or taken names, and for values that are not metrics."""
     if isinstance(metrics, Mapping):
         named = [*metrics.items()]
     else:
@@ -65,4 +72,6 @@ def named_metrics(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
         raise refused(
             "metrics", "of different names", [name for name, _ in named], "Or pass name → metric."
         )
+    if clash := dict(named).keys() & set(taken):
+        raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
     return dict(named)

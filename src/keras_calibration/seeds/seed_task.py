@@ -16,7 +16,7 @@ from keras import ops
 from calibration_records._columns import as_array, column_of
 from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._keras import restart_names, throwaway_layers
-from keras_calibration._rows.columns import as_csr, is_sparse
+from keras_calibration._rows.columns import as_csr, is_sparse, take
 from keras_calibration._rows.inputs import inputs_of, structured
 from keras_calibration._typing import Data, Tensor
 from keras_calibration.callbacks.seed_variance import SeedVariance
@@ -57,17 +57,6 @@ class SeedTask:
         """Number of steps in an epoch."""
         return -(-num_rows_of(self.rows) // self.batch_size)
 
-    def recorder(self, seed: int) -> SeedVariance:
-        """The callback that records a seed; refuses invalid fields of the record."""
-        return SeedVariance(
-            self.ledger,
-            self.pipeline,
-            seed,
-            seeds={"initialization": seed, "order": seed},
-            verbose=0,
-            **self.record,
-        )
-
     def all_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
         """The callbacks of a seed: `SeedVariance`, then those of the user."""
         own = keras.tree.flatten(self.callbacks(seed)) if self.callbacks else []
@@ -76,7 +65,15 @@ class SeedTask:
                 "Argument `callbacks` must return a list of callbacks. Received: "
                 f"{own} for seed {seed}."
             )
-        return [self.recorder(seed), *own]
+        recorder = SeedVariance(
+            self.ledger,
+            self.pipeline,
+            seed,
+            seeds={"initialization": seed, "order": seed},
+            verbose=0,
+            **self.record,
+        )
+        return [recorder, *own]
 
     def row_order(self, seed: int, epoch: int) -> np.ndarray:
         """The order of the training rows in an epoch, int64 `(num_rows,)`."""
@@ -88,20 +85,9 @@ class SeedTask:
         for epoch in itertools.count():
             order = self.row_order(seed, epoch)
             for start in range(0, len(order), self.batch_size):
-                yield _convert_to_tuples(
-                    tensors(take_rows(self.rows, order[start : start + self.batch_size]))
-                )
-
-
-def _convert_to_tuples(part: Any) -> Any:
-    """A structure with tuples in place of lists, which TensorFlow's data sets do not allow."""
-    if isinstance(part, list | tuple):
-        return tuple(map(_convert_to_tuples, part))
-    return (
-        {name: _convert_to_tuples(part[name]) for name in part}
-        if isinstance(part, Mapping)
-        else part
-    )
+                batch = tensors(take(self.rows, order[start : start + self.batch_size]))
+                # TensorFlow's data sets allow no lists.
+                yield keras.tree.lists_to_tuples(batch)
 
 
 def new_model(build_model: Callable[[], keras.Model], seed: int) -> keras.Model:
@@ -144,14 +130,10 @@ def fit_seed(task: SeedTask, seed: int) -> None:
 @contextlib.contextmanager
 def own_random_numbers() -> Iterator[None]:
     """Restores the state of the user's random numbers and layer names after the block."""
-    state = random.getstate()
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    try:
-        with throwaway_layers():
-            yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
+    with contextlib.ExitStack() as at_end, throwaway_layers():
+        at_end.callback(random.setstate, random.getstate())
+        at_end.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
+        yield
 
 
 def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
@@ -185,11 +167,6 @@ def _convert_to_array(values: Any) -> np.ndarray:
     array = as_csr(values) if is_sparse(values) else column_of(as_array(values), "data")
     # `fit` would convert arrays of float64 in the same way.
     return array.astype(keras.config.floatx()) if array.dtype == "float64" else array
-
-
-def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:
-    """Some of the rows."""
-    return keras.tree.map_structure(lambda array: array[chosen], rows)
 
 
 def tensors(rows: Rows) -> Rows:

@@ -11,13 +11,13 @@ from joblib import cpu_count
 
 from keras_calibration._keras import build_for_fit
 from keras_calibration._ops.compiled import runs_on_gpu
+from keras_calibration._rows.columns import take
 from keras_calibration.seeds.description import describe_model
 from keras_calibration.seeds.seed_task import (
     Rows,
     SeedTask,
     new_model,
     own_random_numbers,
-    take_rows,
     tensors,
 )
 
@@ -57,7 +57,7 @@ def train_together(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], No
 
 
 def _take_first_batch(task: SeedTask) -> Rows:
-    return tensors(take_rows(task.rows, slice(task.batch_size)))
+    return tensors(take(task.rows, slice(task.batch_size)))
 
 
 def _build_model(task: SeedTask, seed: int, first: int, program: dict[str, str]) -> keras.Model:

@@ -18,7 +18,7 @@ from keras_calibration.export.onnx.lookups import why_not
 from keras_calibration.export.provenance import describe_model, describe_versions, provenance_text
 from keras_calibration.export.publish import Format, Request, named_errors, publish
 from keras_calibration.export.spec import OWN_OUTPUTS, Spec
-from keras_calibration.export.target import Target
+from keras_calibration.export.target import Target, as_path
 from keras_calibration.export.verification import Outputs
 
 # Key of the provenance in the metadata of a file.
@@ -77,7 +77,7 @@ def export_onnx(
     spec = Spec.from_model(model, sample, interval, calibrated_output)
     onnx_packages()  # raises before anything is computed
     _check(spec)
-    target = Target(Path(path), is_file=True)
+    target = Target(as_path(path), is_file=True)
     target.check()
     spec.warn_if_unfitted()
     return publish(target, _Onnx(spec), [spec.request(), spec.request(num_rows=1)], spec.tolerance)

@@ -92,10 +92,9 @@ def to_onnx(
     correct(converted)
     keep_for_tools(converted, exact)
     check_rows(converted, inputs)
-    for value in converted.graph.input:
-        _set_shape(value, inputs[value.name].shape)
-    for value in converted.graph.output:
-        _set_shape(value, concrete.structured_outputs[value.name].shape)
+    named = {**inputs, **concrete.structured_outputs}
+    for value in (*converted.graph.input, *converted.graph.output):
+        _set_shape(value, named[value.name].shape)
     return converted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -68,9 +69,13 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
             dtypes=[context.get_dtype(output[0])],
         )
 
-    with contextlib.ExitStack() as patches:
+    with contextlib.ExitStack() as at_end:
         for number, layer in enumerate(lookups):
-            patches.enter_context(_trace_as(layer, f"{_SCOPE}{number}_"))
+            # Keras has no public name for it. `_lookup_dense` is the part of `IndexLookup.call`
+            # that turns values into ids; the operations around it are dropped.
+            named = functools.partial(_find_ids, layer, f"{_SCOPE}{number}_")
+            object.__setattr__(layer, "_lookup_dense", named)
+            at_end.callback(object.__delattr__, layer, "_lookup_dense")
         yield {"LookupTableFindV2": write}
 
 
@@ -89,21 +94,9 @@ def _build_table(layer: keras.layers.Layer) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _trace_as(layer: keras.layers.Layer, name: str) -> Iterator[None]:
-    """Names the lookup of a layer inside the block, and drops the operations around it.
-
-    Keras has no public name for it. `_lookup_dense` is the part of `IndexLookup.call` that turns
-    values into ids.
-    """
+def _find_ids(layer: keras.layers.Layer, name: str, values: Tensor) -> Tensor:
+    """The ids of values in the table of a layer, by an operation of this name."""
     import tensorflow as tf
 
-    def find(values: Tensor) -> Tensor:
-        with tf.name_scope(name):
-            return layer.lookup_table.lookup(values)
-
-    object.__setattr__(layer, "_lookup_dense", find)
-    try:
-        yield
-    finally:
-        object.__delattr__(layer, "_lookup_dense")
+    with tf.name_scope(name):
+        return layer.lookup_table.lookup(values)

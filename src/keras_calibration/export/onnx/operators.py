@@ -41,12 +41,10 @@ def counted_searches() -> Iterator[None]:
         is_left = starts <= rows if side == "right" else starts < rows
         return tf.reduce_sum(tf.cast(is_left, out_type), axis=-1)
 
-    with _ONE_PATCH:
-        search, tf.searchsorted = tf.searchsorted, count
-        try:
-            yield
-        finally:
-            tf.searchsorted = search
+    with _ONE_PATCH, contextlib.ExitStack() as at_end:
+        at_end.callback(setattr, tf, "searchsorted", tf.searchsorted)
+        tf.searchsorted = count
+        yield
 
 
 def _select(context: Any, node: Any, name: str, arguments: object) -> None:

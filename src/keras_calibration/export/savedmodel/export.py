@@ -24,7 +24,7 @@ from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, Format, Re
 from keras_calibration.export.savedmodel.files import EXTRA
 from keras_calibration.export.savedmodel.signatures import write_signatures
 from keras_calibration.export.spec import Spec
-from keras_calibration.export.target import Target
+from keras_calibration.export.target import Target, as_path
 from keras_calibration.export.verification import Outputs, run_savedmodel
 
 
@@ -128,7 +128,7 @@ def export_savedmodel(
     """
     spec = Spec.from_model(model, sample, interval, calibrated_output)
     instance("jit_compile", jit_compile, bool, "a bool")
-    target = Target(Path(path), version)
+    target = Target(as_path(path), version)
     target.check()
     requests = [spec.request(signature) for signature in (CALIBRATE, SERVING, RAW)]
     spec.warn_if_unfitted()

@@ -34,7 +34,7 @@ from keras_calibration.export.savedmodel.export import SavedModelFormat
 from keras_calibration.export.savedmodel.files import EXTRA, collection_keys, replace_tensors
 from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS, served_weights
 from keras_calibration.export.spec import by_signature, check_interval, head_outputs, tensor_specs
-from keras_calibration.export.target import NEXT, Target, versions_in
+from keras_calibration.export.target import NEXT, Target, as_path, versions_in
 from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -153,7 +153,7 @@ def refresh_savedmodel(
     """
     for name, flag in (("only_if_better", only_if_better), ("dry_run", dry_run)):
         instance(name, flag, (bool, np.bool_), "a bool")
-    source = _find_version(Path(path))
+    source = _find_version(as_path(path))
     if not dry_run:
         Target(source.parent, NEXT).check()
     before = _read_provenance(source)
@@ -308,10 +308,7 @@ def _warn_of_other_logits(logits: Any, before: Any) -> None:
     """Warns if the logits do not look like those of the previous version: another place or unit."""
     if not (before and before["num_rows"]):
         return
-    (low, median, high), (old_low, _, old_high) = (
-        [described["quantiles"][level] for level in ("0.1", "0.5", "0.9")]
-        for described in (logits, before)
-    )
+    (low, median, high), (old_low, _, old_high) = map(_read_quantiles, (logits, before))
     # Another unit changes the spread by a factor, and drift by much less. Do not compare with a
     # sample, which may be any few rows. Logits from 0 to 1 gave a warning when they were read.
     spread = old_high - old_low
@@ -328,6 +325,10 @@ def _warn_of_other_logits(logits: Any, before: Any) -> None:
             f"version, between {old_low:g} and {old_high:g}. Check that they are from the same "
             "base model, in natural logarithms and not calibrated yet."
         )
+
+
+def _read_quantiles(logits: Mapping[str, Any]) -> list[float]:
+    return [float(logits["quantiles"][level]) for level in ("0.1", "0.5", "0.9")]
 
 
 def _find_version(path: Path) -> Path:
@@ -355,9 +356,10 @@ def _read_provenance(source: Path) -> dict[str, Any]:
         before = dict(json.loads((source / EXTRA / PROVENANCE_FILE).read_text(encoding="utf-8")))
         if before["files_sha256"] != files_sha256(source):
             raise ValueError("files have changed since the export: their hash differs")
-        # The entries that the refresh reads; logits are like themselves.
-        _warn_of_other_logits(before["logits"], before["logits"])
+        # The entries that the refresh reads.
         _ = interval_width(before["interval"] or 0.5)
+        if (logits := before["logits"]) and logits["num_rows"]:
+            _ = logits["rows"], sorted([logits["min"], logits["max"], *_read_quantiles(logits)])
     except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
         raise ValueError(
             "Argument `path` must be a SavedModel as `export_savedmodel` wrote it. Received: "
