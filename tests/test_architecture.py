@@ -275,7 +275,7 @@ def test_heads_stand_on_two_floors():
 
 # Statements of both packages, at most: what there is, and room for a calibrator. It may only fall:
 # what does not fit replaces something.
-ALL_STATEMENTS = 12_022
+ALL_STATEMENTS = 12_021
 FILE_LINES, FUNCTION_LINES = 400, 69
 NUM_ARGUMENTS = 9
 # Of the front doors.

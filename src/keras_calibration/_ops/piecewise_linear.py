@@ -140,9 +140,7 @@ def curve_on(logits: Tensor, line: Sequence[Tensor], has_bounds: bool = False) -
     last of `line` is infinite where it is no bound.
     """
     knot, value, slope, following = line
-    # A flat end goes on to infinity, where the product is NaN.
-    is_flat = ops.logical_and(slope == 0, ops.equal(logits, logits))
-    curve = ops.where(is_flat, value, value + (logits - knot) * slope)
+    curve = value + (logits - knot) * slope
     bounded = ops.minimum(curve, following)
     return bounded if has_bounds else ops.where(following < value, curve, bounded)
 
