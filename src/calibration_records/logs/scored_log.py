@@ -99,7 +99,7 @@ class ScoredLog:
             )
         for name in ("label", "probability", "logit", "sample_weight", "timestamp", "row_key"):
             instance(name, getattr(self, name), (str, type(None)), "the name of a column")
-        if not isinstance(self.where, str | None) or not (self.where is None or self.where.strip()):
+        if self.where is not None and not (isinstance(self.where, str) and self.where.strip()):
             raise refused("where", "a condition in SQL", self.where, "Or leave it out.")
         # One form for all fields, so that a cross of one column is that column.
         columns = [tuple(f) if isinstance(f, tuple | list) else (f,) for f in self.fields]

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import truth
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.compensated import two_sum
@@ -85,7 +86,8 @@ class AdditiveMetric(keras.metrics.Metric):
         self._running_sums: list[RunningSum] = []
         self._argument_names = tuple(arguments)
         for argument, value in arguments.items():
-            setattr(self, argument, value)
+            # Of all metrics here: any text would count as True.
+            setattr(self, argument, truth(argument, value) if argument == "from_logits" else value)
         self._scale = (
             self.add_variable((4,), "zeros", dtype=self.dtype, name="scale")
             if arguments.get("from_logits")

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import truth
 from keras_calibration._ops.class_temperature import (
     NUM_TEMPERATURES,
     best_inverse_temperature,
@@ -91,14 +90,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         name: str = "calibrated_categorical_log_loss",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(
-            num_folds,
-            bias_fraction,
-            seed,
-            name,
-            dtype,
-            from_logits=truth("from_logits", from_logits),
-        )
+        super().__init__(num_folds, bias_fraction, seed, name, dtype, from_logits=from_logits)
         self._temperature_sums = self.add_sum(
             (self.num_groups, NUM_TEMPERATURES, 3), "temperature_sums"
         )

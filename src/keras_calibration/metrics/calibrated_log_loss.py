@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import truth
 from calibration_records._logit_moments import NUM_BINS, NUM_COLUMNS
 from keras_calibration._ops.compiled import compiled, filled_up
 from keras_calibration._ops.folds import fitting_sums, num_groups_of, row_groups, scored_sums
@@ -107,14 +106,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         name: str = "calibrated_log_loss",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(
-            num_folds,
-            bias_fraction,
-            seed,
-            name,
-            dtype,
-            from_logits=truth("from_logits", from_logits),
-        )
+        super().__init__(num_folds, bias_fraction, seed, name, dtype, from_logits=from_logits)
         self._moments = self.add_sum((self.num_groups * NUM_BINS, NUM_COLUMNS), name="moments")
 
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:

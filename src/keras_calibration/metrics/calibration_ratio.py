@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from calibration_records._check import truth
 from keras_calibration._ops.mean_scores import calibration_ratio
 from keras_calibration._rows.metric_rows import probability_rows
 from keras_calibration._typing import Tensor
@@ -46,7 +45,7 @@ class CalibrationRatio(AdditiveMetric):
     def __init__(
         self, from_logits: bool = False, name: str = "calibration_ratio", dtype: str | None = None
     ) -> None:
-        super().__init__(name, dtype, from_logits=truth("from_logits", from_logits))
+        super().__init__(name, dtype, from_logits=from_logits)
         self._totals = self.add_sum((2,), name="predicted_and_observed")
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from calibration_records._check import integer, truth
+from calibration_records._check import integer
 from keras_calibration._ops.probability_bins import (
     bin_sums,
     equal_width_bins,
@@ -64,7 +64,7 @@ class ExpectedCalibrationError(AdditiveMetric):
             name,
             dtype,
             num_bins=integer("num_bins", num_bins, 1),
-            from_logits=truth("from_logits", from_logits),
+            from_logits=from_logits,
         )
         self._sums = self.add_sum((self.num_bins, 3), name="bin_sums")
 

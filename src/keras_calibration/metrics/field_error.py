@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from calibration_records._check import integer, refused, truth
+from calibration_records._check import integer, refused
 from calibration_records._columns import warn_of_other_order
 from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration._ops.compiled import compiled, filled_up, runs_on_gpu
@@ -90,13 +90,7 @@ class FieldError(AdditiveMetric):
                 num_values,
                 "Hash more ids into fewer values.",
             )
-        super().__init__(
-            name,
-            dtype,
-            **arguments,
-            num_values=num_values,
-            from_logits=truth("from_logits", from_logits),
-        )
+        super().__init__(name, dtype, **arguments, num_values=num_values, from_logits=from_logits)
         self._sums = self.add_sum((num_values + 1, 7), name="field_sums")
 
     def update_state(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from calibration_records._check import truth
 from keras_calibration._ops.losses import log_loss_from_logits
 from keras_calibration._rows.metric_rows import logit_rows
 from keras_calibration._typing import Tensor
@@ -49,7 +48,7 @@ class LogLoss(AdditiveMetric):
     def __init__(
         self, from_logits: bool = False, name: str = "log_loss", dtype: str | None = None
     ) -> None:
-        super().__init__(name, dtype, from_logits=truth("from_logits", from_logits))
+        super().__init__(name, dtype, from_logits=from_logits)
         # Σ w loss and Σ w.
         self._sums = self.add_sum((2,), name="loss_and_weight")
 

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import truth
 from calibration_records._columns import numbers_of
 from calibration_records._logit_bins import RANK_BINS
 from calibration_records._warn import warn
@@ -77,7 +76,7 @@ class LogitAUC(AdditiveMetric):
     def __init__(
         self, from_logits: bool = False, name: str = "logit_auc", dtype: str | None = None
     ) -> None:
-        super().__init__(name, dtype, from_logits=truth("from_logits", from_logits))
+        super().__init__(name, dtype, from_logits=from_logits)
         self._histogram = self.add_sum((RANK_BINS.num_bins, 2), name="label_histogram")
 
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:

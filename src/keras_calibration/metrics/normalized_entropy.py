@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from calibration_records._check import truth
 from keras_calibration._ops.losses import log_loss_from_logits
 from keras_calibration._ops.mean_scores import normalized_entropy
 from keras_calibration._rows.metric_rows import logit_rows
@@ -54,7 +53,7 @@ class NormalizedEntropy(AdditiveMetric):
     def __init__(
         self, from_logits: bool = False, name: str = "normalized_entropy", dtype: str | None = None
     ) -> None:
-        super().__init__(name, dtype, from_logits=truth("from_logits", from_logits))
+        super().__init__(name, dtype, from_logits=from_logits)
         # Σ w loss, Σ w y and Σ w (1 - y).
         self._totals = self.add_sum((3,), name="loss_and_labels")
 

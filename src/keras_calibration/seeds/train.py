@@ -157,7 +157,7 @@ def train(
         build_model=build_model,
         rows=rows,
         validation=held_out,
-        ledger=str(ledger.path.absolute()),
+        ledger=str(ledger.path),
         pipeline=pipeline,
         epochs=epochs,
         batch_size=batch_size,
